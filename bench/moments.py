@@ -138,7 +138,7 @@ def by_rule(thread: Sized, policy: Policy) -> float:
     for leaves, cold in _requests(thread, way):
         moment = moment_of(way.add(leaves).epoch, policy, rent, cold)
         if reason_to_cut(moment, policy):
-            way, rent = way.cut(policy, cold), rent.ended()
+            way, rent = way.cut(policy, cold), rent.at_next_epoch()
         else:
             way, rent = way.pay(policy, cold), rent_after(moment, policy)
     return way.cost

@@ -20,7 +20,7 @@ from embedded import embedder
 from locomo import KS, Conversation, Question, entries, load
 from quire.cli.output import print_table
 from quire.recall import Collection
-from quire.recall.document import Query, ask, document, indexed
+from quire.recall.document import Query, ask, document, index_terms
 from quire.recall.rank import WEIGHTS, standard
 from quire.recall.words import scores
 from traces import parser
@@ -44,7 +44,7 @@ def reasons(conversation: Conversation, embedder: Any) -> list[Reasons]:
     """Everything the weights are multiplied with, taken from the collection's own parts."""
     held = Collection(embedder)
     turns = zip(entries(conversation), conversation.turns, strict=True)
-    made = [(indexed(document(entry)), turn) for entry, turn in turns]
+    made = [(index_terms(document(entry)), turn) for entry, turn in turns]
     held.add([msgspec.structs.replace(one, id=turn.id, session=turn.session) for one, turn in made])
     held.embed()
     return [(question, _reasons(held, question.text)) for question in conversation.questions]

@@ -29,7 +29,7 @@ from quire import values
 from quire.cli.output import print_table
 from quire.log.store import Store
 from quire.recall import Indexer, Recall
-from quire.recall.meaning import packed
+from quire.recall.meaning import pack
 from quire.thread import open_store
 from quire.values import Entry
 from traces import parser
@@ -74,7 +74,7 @@ def give_vectors(store: Store, embedder: Remembered, seeds: Any) -> None:
         near = one + rng.uniform(0.2, 0.7, (len(some), 1)).astype(np.float32) * other
         unit = near / np.linalg.norm(near, axis=1, keepdims=True)
         store.index.add_vectors(
-            embedder.name, embedder.dimensions, {id: packed(row) for id, row in zip(some, unit, strict=True)}
+            embedder.name, embedder.dimensions, {id: pack(row) for id, row in zip(some, unit, strict=True)}
         )
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from quire import Entry, Policy, call, respond, result, system, user
 from quire.assemble.telling import telling
-from quire.audit.what_if import POLICIES, WordPieces, recorded, what_if
+from quire.audit.what_if import POLICIES, WordPieces, recorded_thread, what_if
 from quire.cli.plan import measure
 from quire.thread_state import policy_for
 from toolbox import assert_in_proportion, many_words
@@ -73,7 +73,7 @@ def test_a_summary_is_paid_for_and_holds_what_it_tells() -> None:
     entries, policy = agent_work(), policy_for(OPUS, Policy(budget=24_000))
     sends = POLICIES["summary when full"][0]
     (found,) = what_if(entries, {"x": (sends, False)}, policy=policy)
-    made = list(sends(recorded(entries, policy), policy))
+    made = list(sends(recorded_thread(entries, policy), policy))
     asides = [each for each in made if each.aside]
     assert len(asides) == len(found.cuts) > 0
     assert all(each.output > 0 for each in asides)

@@ -111,6 +111,37 @@ def test_variables_are_named_after_what_they_hold() -> None:
     assert bound == set(STANDING_IN)
 
 
+# A function is called by what it does, a value by what it is: a participle alone leaves the thing out.
+IRREGULAR = frozenset(
+    (
+        "told said kept gone seen known given found written sent shown held left made taken built met meant drawn "
+        "lost brought chosen broken spoken spent heard taught paid laid done"
+    ).split()
+)
+# Names that others import or call, and claims, which are true or false of a thing.
+PARTICIPLES = frozenset(
+    (
+        "Audited Built Found Given Loaded Mended Placed Predicted Received Recorded Refused Resumed Saved Served Stopped "
+        "Unchecked Watched _changed _connected answered applied attached awaited built changed checked closed configured "
+        "connected counted decorated disconnected done expired installed interrupted known linked locked malformed marked "
+        "missed moved noted packed passed pinned planned recalled recognised registered replied reported retrieved returned "
+        "scaled sent served shared spoken tagged uncalibrated unchecked unfinished untouched watched"
+    ).split()
+)
+
+
+def test_functions_and_classes_are_named_after_what_they_do_or_hold() -> None:
+    defined = {
+        node.name
+        for nodes in source_nodes().values()
+        for node in nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
+    bare = {name for name in defined if re.fullmatch(r"_*[A-Z]?[a-z]+ed", name)}
+    bare |= {name for name in defined if name.strip("_").lower() in IRREGULAR}
+    assert {name for name in bare if not name.lower().endswith(("feed", "embed"))} == PARTICIPLES
+
+
 @pytest.mark.parametrize(
     ("name", "command"), commands(quire), ids=lambda value: value if isinstance(value, str) else ""
 )

@@ -20,7 +20,7 @@ _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
 
 
-def _awaited(
+def _in_os_thread(
     method: Callable[Concatenate[Thread, _Given], _Made],
 ) -> Callable[Concatenate[AsyncThread, _Given], Coroutine[Any, Any, _Made]]:
     """A method of Thread, called in an OS thread so that the loop goes on meanwhile."""
@@ -41,24 +41,24 @@ class AsyncThread:
     def __init__(self, thread: Thread) -> None:
         self.thread = thread
 
-    append = _awaited(Thread.append)
-    user = _awaited(Thread.user)  # type: ignore[arg-type]  # nobody gives self by name
-    request = _awaited(Thread.request)
-    build = _awaited(Thread.build)
-    room = _awaited(Thread.room)
-    so_far = _awaited(Thread.so_far)
-    envelope = _awaited(Thread.envelope)
-    tools = _awaited(Thread.tools)
-    reported = _awaited(Thread.reported)
-    recall = _awaited(Thread.recall)  # type: ignore[arg-type]  # nobody gives self by name
-    answer_recall = _awaited(Thread.answer_recall)
-    recall_result = _awaited(Thread.recall_result)
-    recall_unasked = _awaited(Thread.recall_unasked)
-    kept_items = _awaited(Thread.kept_items)
-    keep = _awaited(Thread.keep)  # type: ignore[arg-type]  # nobody gives self by name
-    learn_window = _awaited(Thread.learn_window)
-    use_window = _awaited(Thread.use_window)
-    close = _awaited(Thread.close)
+    append = _in_os_thread(Thread.append)
+    user = _in_os_thread(Thread.user)  # type: ignore[arg-type]  # nobody gives self by name
+    request = _in_os_thread(Thread.request)
+    build = _in_os_thread(Thread.build)
+    room = _in_os_thread(Thread.room)
+    so_far = _in_os_thread(Thread.so_far)
+    envelope = _in_os_thread(Thread.envelope)
+    tools = _in_os_thread(Thread.tools)
+    reported = _in_os_thread(Thread.reported)
+    recall = _in_os_thread(Thread.recall)  # type: ignore[arg-type]  # nobody gives self by name
+    answer_recall = _in_os_thread(Thread.answer_recall)
+    recall_result = _in_os_thread(Thread.recall_result)
+    recall_unasked = _in_os_thread(Thread.recall_unasked)
+    kept_items = _in_os_thread(Thread.kept_items)
+    keep = _in_os_thread(Thread.keep)  # type: ignore[arg-type]  # nobody gives self by name
+    learn_window = _in_os_thread(Thread.learn_window)
+    use_window = _in_os_thread(Thread.use_window)
+    close = _in_os_thread(Thread.close)
 
     async def record(
         self,

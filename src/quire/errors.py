@@ -85,7 +85,7 @@ class MissingPart(QuireError, ImportError):
 
 
 @contextmanager
-def needed(what: str, extra: str) -> Iterator[None]:
+def needs_extra(what: str, extra: str) -> Iterator[None]:
     """Around imports that not every installation has: `what` is said of them, and the extra that brings them."""
     try:
         yield

@@ -20,7 +20,7 @@ from quire.assemble.user_message import normal
 from quire.errors import BudgetError, CallError, FormatError, NotFound
 from quire.providers.incoming import plain
 from quire.providers.models import named_target
-from quire.providers.prefix import unmarked, written
+from quire.providers.prefix import without_marks, write_value
 from quire.providers.rendering import Rendering
 from quire.providers.wires import FORMATS, Wire, as_body, detect, format_of, wire_of
 from quire.thread_state import policy_for
@@ -100,11 +100,11 @@ class Fitter:
         named = value.get("model") if isinstance(value, dict) else ""
         target = self._target or f"{_wire(form).name}:{named or ''}"
         entries = self._new_entries(new, form) if new is not None and form == self._recognised else None
-        assembly = self._follow(_imported(form, value), target) if entries is None else self._feed(entries)
+        assembly = self._follow(_import_entries(form, value), target) if entries is None else self._feed(entries)
         self._recognised = form
         self.built = _request_of(assembly)
         if self.built.epoch == 1:
-            out, messages = given, _listed(given, form)  # nothing is cut: as it came, to the byte
+            out, messages = given, _message_list(given, form)  # nothing is cut: as it came, to the byte
         else:
             messages = self._in_form(self.built, form, target, given)
             out = cast(Given, {**given, _field(form): messages} if isinstance(given, Mapping) else messages)
@@ -139,7 +139,7 @@ class Fitter:
     def _follow(self, entries: list[Entry], target: str) -> Assembly:
         """The conversation with what is new fed to it; where it is another than before, all of it."""
         count = len(self._entries)
-        if self._assembly is None or [written(entry.body) for entry in entries[:count]] != self._read:
+        if self._assembly is None or [write_value(entry.body) for entry in entries[:count]] != self._read:
             policy = Policy(**self._choices) if "budget" in self._choices else None
             self._assembly = Assembly(policy_for(target, policy, **({} if policy else self._choices)))
             self._entries, self._read, self._rendering, count = [], [], None, 0
@@ -152,7 +152,7 @@ class Fitter:
         for entry in chain(new, last.id, last.seq):
             self._assembly.feed(entry)
             self._entries.append(entry)
-        self._read += [written(entry.body) for entry in new]
+        self._read += [write_value(entry.body) for entry in new]
         return self._assembly
 
     def _form_with(self, new: Json) -> str:
@@ -169,7 +169,7 @@ class Fitter:
         """
         if self._assembly is None or not isinstance(format_of(form), Wire):
             return None
-        entries = _imported(form, new) if new else []
+        entries = _import_entries(form, new) if new else []
         spoken = list(dropwhile(lambda entry: entry.kind in ("system", "tools"), entries))
         before = self._entries[-1].kind if self._entries else ""
         goes_on = spoken and spoken[0].kind in SPOKEN and before in ("user", "result")
@@ -180,18 +180,18 @@ class Fitter:
         wire = format_of(form)
         if not isinstance(wire, Wire):
             messages = providers.export(form, _standing(built, self._entries))
-            objects = _objects(_listed(given, form))
+            objects = _objects(_message_list(given, form))
             return cast(Sequence[Any], objects.load(messages) if objects else messages)
         if self._rendering is None:
             same_wire = wire_of(target).name == wire.name
             self._rendering = providers.rendering(target if same_wire else f"{wire.name}:")
         rendered = self._rendering.request(built.prompt).body[wire.layout.field]
         # Messages that came as an SDK's objects, or with cache marks, are those again.
-        messages, altered = _listed(given, form), self._given.altered
+        messages, altered = _message_list(given, form), self._given.altered
         originals = {_message_key(self._given.messages[place]): messages[place] for place in altered}
         if not originals:
-            return [_copied(message) for message in rendered]
-        return [originals.get(_message_key(_unmarked(message))) or _copied(message) for message in rendered]
+            return [_copy(message) for message in rendered]
+        return [originals.get(_message_key(_without_marks(message))) or _copy(message) for message in rendered]
 
 
 def _request_of(assembly: Assembly) -> Built:
@@ -248,7 +248,7 @@ def _field(form: str) -> str:
     return _wire(form).layout.field if isinstance(format_of(form), Wire) else "messages"
 
 
-def _listed(given: Any, form: str) -> Sequence[Any]:
+def _message_list(given: Any, form: str) -> Sequence[Any]:
     messages: Sequence[Any] = given[_field(form)] if isinstance(given, Mapping) else given
     return messages
 
@@ -324,7 +324,7 @@ def _as_json(listed: Sequence[Any], before: GivenMessages) -> tuple[list[Json], 
         content = message.get("content") if isinstance(message, dict) else None
         bare: Json = message
         if not is_json or not line or _may_be_marked(line) or (isinstance(content, list) and len(content) == 1):
-            bare = _unmarked(plain(message))
+            bare = _without_marks(plain(message))
             line, given_line = _bytes_of(bare)[0], line
             if not is_json or line != given_line:
                 altered.append(place)
@@ -361,14 +361,16 @@ def unmarked_body(body: JsonObject, field: str) -> JsonObject:
 
 
 def _unmarked_list(values: Sequence[Json]) -> list[Json]:
-    return [_unmarked(value) for value in values if not (isinstance(value, dict) and value.keys() == {"cachePoint"})]
+    return [
+        _without_marks(value) for value in values if not (isinstance(value, dict) and value.keys() == {"cachePoint"})
+    ]
 
 
-def _unmarked(value: Json) -> Json:
+def _without_marks(value: Json) -> Json:
     """A message, a block or a tool without its marks; one text in a list, as marks need it, is the text alone."""
     if not isinstance(value, dict):
         return value
-    bare = unmarked(value)
+    bare = without_marks(value)
     content = _unmarked_list(bare["content"]) if isinstance(bare.get("content"), list) else None
     match content:
         case None:
@@ -378,14 +380,14 @@ def _unmarked(value: Json) -> Json:
     return {**bare, "content": content}
 
 
-def _copied(value: Json) -> Json:
+def _copy(value: Json) -> Json:
     """A copy that the caller may change."""
     if isinstance(value, dict):
-        return {key: _copied(inner) for key, inner in value.items()}
-    return [_copied(inner) for inner in value] if isinstance(value, list) else value
+        return {key: _copy(inner) for key, inner in value.items()}
+    return [_copy(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _imported(form: str, value: Json) -> list[Entry]:
+def _import_entries(form: str, value: Json) -> list[Entry]:
     """The entries of a conversation; a framework's body says apart what it will put in front."""
     entries = providers.import_(form, value)
     if isinstance(format_of(form), Wire) or not isinstance(value, dict):
@@ -412,7 +414,7 @@ def _standing(built: Built, entries: Sequence[Entry]) -> list[Entry]:
             out += [entry for entry, _ in some]
             continue
         for _, row in groupby(some, key=lambda pair: pair[1]):
-            out += _unformatted([entry for entry, _ in row])
+            out += _without_format([entry for entry, _ in row])
     return out
 
 
@@ -460,7 +462,7 @@ def _entry(part: Part, source: Entry) -> Entry:
     return source if text == source.text else values.respond(text)
 
 
-def _unformatted(row: list[Entry]) -> Iterator[Entry]:
+def _without_format(row: list[Entry]) -> Iterator[Entry]:
     """Entries of a changed message: still one message, but no longer in the format it was imported from."""
     for place, entry in enumerate(row):
         wire = {key: value for key, value in entry.wire.items() if key not in ("message", "more")}

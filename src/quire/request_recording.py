@@ -166,17 +166,17 @@ def record_requests() -> Iterator[RecordedRequests]:
     recorded = RecordedRequests()
     with ExitStack() as undo:
         for name in ("httpx", "httpx2"):
-            if (module := _imported(name)) is not None:
+            if (module := _import_library(name)) is not None:
                 for client in (module.Client, module.AsyncClient):
                     _patch(undo, client, recorded, _httpx_content, _note_httpx(module))
         body = operator.attrgetter("body")
         for name, client in (("requests.sessions", "Session"), ("botocore.httpsession", "URLLib3Session")):
-            if (module := _imported(name)) is not None:
+            if (module := _import_library(name)) is not None:
                 _patch(undo, getattr(module, client), recorded, body, _note_whole)
         yield recorded
 
 
-def _imported(name: str) -> Any:
+def _import_library(name: str) -> Any:
     """A library that is installed; one that is not sends nothing."""
     with suppress(ImportError):
         return importlib.import_module(name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.errors import needed
+from quire.errors import needs_extra
 from quire.observe import Received, Sending
 from quire.providers.usage import known_cost
 from quire.values import COUNTS, as_object
@@ -63,7 +63,7 @@ class Telemetry:
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
-        with needed("OpenTelemetry is not installed", "otel"):
+        with needs_extra("OpenTelemetry is not installed", "otel"):
             from opentelemetry import metrics, trace
         from quire import __version__
 
@@ -160,7 +160,7 @@ def watched(thread: Thread, environment: Mapping[str, str]) -> Thread:
 @functools.cache
 def _exporting(traces: bool, metrics: bool, service: str) -> tuple[TracerProvider, MeterProvider]:
     """The exporters of this process; the SDK reads the other variables itself, and flushes when the process ends."""
-    with needed("OpenTelemetry is not installed", "otel"):
+    with needs_extra("OpenTelemetry is not installed", "otel"):
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.metrics import MeterProvider

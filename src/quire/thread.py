@@ -230,13 +230,13 @@ class Thread(Closing, Forking):
             extra["images"] = [_as_image(image) for image in images]
         share = self.policy_at(self._last_target()).recall
         if recall or share:
-            recalled = self._recalled(text, recall, share)
+            recalled = self._recall_meta(text, recall, share)
             extra["meta"] = {**recalled, **(extra.get("meta") or {})}
         return self.append(values.user(text, items, **{"at": self.clock(), **extra}))[0]
 
-    def _recalled(self, text: str, k: int, share: float | None) -> JsonObject:
+    def _recall_meta(self, text: str, k: int, share: float | None) -> JsonObject:
         """What a user entry's meta keeps of older entries: `k` of them, or what the policy brings back unasked."""
-        assembly, remembers = self._selected(self._last_target()), self._remembers()
+        assembly, remembers = self._assembly_for(self._last_target()), self._remembers()
         if k:
             return remembers.for_turn(text, k, assembly)
         return remembers.unasked_for_turn(text, assembly, share or 0)
@@ -300,7 +300,7 @@ class Thread(Closing, Forking):
     @_one_at_a_time
     def so_far(self, target: str) -> Prompt:
         """What would be sent if no rebase were made: the prefix that the provider has cached, and what is new."""
-        return self._selected(target).ahead().epoch.prompt()
+        return self._assembly_for(target).ahead().epoch.prompt()
 
     @_one_at_a_time
     def envelope(self, target: str) -> Envelope:
@@ -310,7 +310,7 @@ class Thread(Closing, Forking):
 
     def _select(self, target: str) -> Selection:
         """What of the log counts for this model's next request."""
-        return self._selected(target).select()
+        return self._assembly_for(target).select()
 
     def policy_at(self, target: str) -> Policy:
         """The policy given, else the one that the thread was last sent under; what neither says is the model's."""
@@ -357,7 +357,7 @@ class Thread(Closing, Forking):
         named = (self._last_sent.get("meta") or {}).get("policy")
         return named if isinstance(named, dict) else {}
 
-    def _selected(self, target: str) -> Assembly:
+    def _assembly_for(self, target: str) -> Assembly:
         return self._fold.at(self.policy_at(target), self.summarise)
 
     def _last_target(self) -> str:
@@ -544,7 +544,7 @@ class Thread(Closing, Forking):
 
         `exclude=()` searches what it shows too; `scope="threads"` all threads, `scope="records"` the file's records.
         """
-        hits = self._remembers().search(query, k, lambda: self._selected(self._last_target()), **how)
+        hits = self._remembers().search(query, k, lambda: self._assembly_for(self._last_target()), **how)
         self._fold.keep_checkpoint(CHECKPOINT_EVERY_READ)
         return hits
 
@@ -555,7 +555,7 @@ class Thread(Closing, Forking):
     @_one_at_a_time
     def recall_result(self, call: Entry) -> Entry:
         """The result of a call of `recall`, without recording it."""
-        return self._remembers().answer(call, self._selected(self._last_target()))
+        return self._remembers().answer(call, self._assembly_for(self._last_target()))
 
     @_one_at_a_time
     def recall_unasked(self, target: str, share: float) -> list[Entry]:
@@ -564,7 +564,7 @@ class Thread(Closing, Forking):
 
         chosen = self.policy_at(target).recall
         share = (share if installed() else 0) if chosen is None else chosen
-        return self._remembers().unasked(self._selected(target), share) if share else []
+        return self._remembers().unasked_entries(self._assembly_for(target), share) if share else []
 
     def _remembers(self) -> ThreadRecall:
         if self._recollection is None or self._recollection.given is not self.embedder:

@@ -189,12 +189,12 @@ class ThreadState:
             elif entry.kind in ("system", "tools"):
                 if entry.meta.get("replace"):
                     position.in_force = {key: value for key, value in position.in_force.items() if key == "system"}
-                position.in_force |= _stated(entry)
+                position.in_force |= _statement_hashes(entry)
             position.seq, position.entry_id = entry.seq, entry.id
 
     def repeats(self, entry: Entry) -> bool:
         """Whether an entry only repeats the system prompt or the tools that are in force."""
-        stated = _stated(entry)
+        stated = _statement_hashes(entry)
         return bool(stated) and not entry.meta.get("replace") and stated.items() <= self.position.in_force.items()
 
     def _segments_of(self, entry: Entry) -> list[str]:
@@ -217,7 +217,7 @@ class ThreadState:
         return list(segments[count:]), same
 
 
-def _stated(entry: Entry) -> dict[str, str]:
+def _statement_hashes(entry: Entry) -> dict[str, str]:
     """What a system prompt or a list of tools states, by hash."""
     if entry.kind == "system":
         return {"system": sha256_hex(canonical([entry.text, entry.meta]))}

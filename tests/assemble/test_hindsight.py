@@ -11,7 +11,7 @@ from thread_strategies import agent_threads, threads
 
 from quire import Assembly, Entry, Policy, values
 from quire.assemble import DROP_ONLY, When, reused_tokens
-from quire.assemble.hindsight import numbered, optimum, trail
+from quire.assemble.hindsight import number_entries, optimum, trail
 from quire.assemble.rebase_decision import Rent
 from quire.cli.plan import measure
 from quire.errors import BudgetError
@@ -82,7 +82,7 @@ def cost_with_cuts_at(entries: list[Entry], policy: Policy, cuts: tuple[int, ...
     """What the thread costs when exactly these requests cut, by its real requests."""
     cost, before, place = 0.0, None, 0
     assembly = Assembly(policy)
-    for entry in numbered(entries):
+    for entry in number_entries(entries):
         if assembly.asks(entry):
             due = place in cuts
             assembly.policy = msgspec.structs.replace(policy, when="rent" if due else "full")

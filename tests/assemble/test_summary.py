@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import Assembly, Entry, Policy, Thread, requests, values
-from quire.assemble.summary import Leaving, Line, Unlisted, _lines_count, earlier, extract, unlisted, written
+from quire.assemble.summary import (
+    Leaving,
+    Line,
+    UnlistedCounts,
+    _lines_count,
+    earlier,
+    extract,
+    tell_unlisted,
+    write_lines,
+)
 from quire.assemble.telling import Whole, demands, first_words, likelihood, telling, telling_behind
 from quire.testing import MemoryStore
 from quire.values import Text
@@ -253,16 +262,16 @@ def test_a_models_own_words_are_kept_in_front() -> None:
 @given(st.lists(st.builds(Line, st.sampled_from(["User", "Done", "Open", "Failed"]), phrases)))
 @fewer(2)
 def test_lines_are_read_back_as_they_were_written(lines: list[Line]) -> None:
-    assert list(earlier("\n".join(written(lines))).lines) == lines
+    assert list(earlier("\n".join(write_lines(lines))).lines) == lines
 
 
 @pytest.mark.parametrize("words", ["Named: x_1", "Assistant: yes", "Not listed: 1 requests, 2 decisions"])
 def test_no_words_can_be_taken_for_another_line(words: str) -> None:
     lines = [Line("User", "first"), Line("User", words)]
-    again = earlier("\n".join(written(lines)))
+    again = earlier("\n".join(write_lines(lines)))
     assert again.lines == tuple(lines)
     assert not any(again.words.values())
-    assert again.missing == Unlisted()
+    assert again.missing == UnlistedCounts()
 
 
 @given(st.lists(phrases | decided, max_size=20), st.integers(0, 400), phrases | st.just(""))
@@ -315,9 +324,9 @@ def test_equal_requests_are_told_once_where_the_newest_stood_and_counted() -> No
     assert text == "Not listed: 2 requests\nUser: look\ngo on"
 
 
-@given(st.builds(Unlisted, st.integers(0, 10**6), st.integers(0, 10**6)))
-def test_how_many_are_not_listed_is_read_back(missing: Unlisted) -> None:
-    assert earlier(unlisted(missing)).missing == missing
+@given(st.builds(UnlistedCounts, st.integers(0, 10**6), st.integers(0, 10**6)))
+def test_how_many_are_not_listed_is_read_back(missing: UnlistedCounts) -> None:
+    assert earlier(tell_unlisted(missing)).missing == missing
 
 
 def long_thread(seed: int) -> list[Entry]:

@@ -15,7 +15,7 @@ from quire.send.builtin import builtin
 from quire.send.note_search import local_search_tool, sources, sources_text
 from quire.send.runners import PLANNER, agent, chat, plan_schema, planned, project, qa, question_of, read_plan
 from quire.send.tools import Toolbox, tool
-from quire.send.turn import Limits, attached
+from quire.send.turn import Limits, attached_items
 from quire.testing import Emulator, emulator
 from quire.values import Call, JsonObject, Text, Think
 from toolbox import Outcome, Runner, carry_out, note
@@ -247,7 +247,7 @@ def test_items_attached_since_the_turn_before_are_the_turns_context(thread: Thre
     for number in range(70):
         thread.append(values.attach(item(f"n{number}")))
     newest = thread.user("two", [item("b")])
-    found = [one["id"] for one in attached(thread.store, "t", newest)]
+    found = [one["id"] for one in attached_items(thread.store, "t", newest)]
     assert found == [*(f"n{number}" for number in range(70)), "b"]
 
 

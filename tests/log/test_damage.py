@@ -17,7 +17,7 @@ from quire.errors import CallError, DamageError, NotFound, VersionError
 from quire.log.connection import MIGRATIONS, OWNERS, connect, migrate
 from quire.log.entries import encode_body, usable
 from quire.log.sqlite import SqliteStore
-from quire.log.store import Verified
+from quire.log.store import Verification
 from quire.log.verify import salvage
 from quire.values import entry_id
 from toolbox import check, fewer
@@ -311,7 +311,7 @@ def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> No
     conn.close()
     with SqliteStore(path) as store:
         assert [change.n for change in store.changes()] == [1]
-        assert store.verify() == Verified(threads=1, entries=1, records=1)
+        assert store.verify() == Verification(threads=1, entries=1, records=1)
         assert store.records.newest(1) == record
 
 

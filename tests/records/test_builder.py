@@ -12,7 +12,7 @@ from quire import count
 from quire.errors import BudgetError, CallError
 from quire.formats import clean
 from quire.records import Builder, Record, Records, config, configured, keep_catalog, react
-from quire.records.builder import Part, assembled, fit, repeated, tokens_of
+from quire.records.builder import Part, assemble_parts, find_repeats, fit, tokens_of
 from quire.records.record import shape
 from quire.testing import MemoryStore
 from records.chatter import chatter, say
@@ -204,10 +204,10 @@ def test_texts_that_differ_in_a_number_or_a_not_are_never_the_same() -> None:
         return [[1.0, 0.0] for _ in texts]
 
     texts = ["order 1234 is here", "order 5678 is here", "order 1234 is not here", "the order 1234 has come"]
-    assert repeated(texts, 0.5, near) == {0: 3}
-    assert repeated(["a", "b"], 0.5, near) == {0: 1}
-    assert repeated(["a", "b"], 0.5, near, pinned=[0]) == {1: 0}
-    assert repeated(["a b c", "a b d"], 0.9) == {}
+    assert find_repeats(texts, 0.5, near) == {0: 3}
+    assert find_repeats(["a", "b"], 0.5, near) == {0: 1}
+    assert find_repeats(["a", "b"], 0.5, near, pinned=[0]) == {1: 0}
+    assert find_repeats(["a b c", "a b d"], 0.9) == {}
 
 
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -231,7 +231,7 @@ def test_the_rendered_text_never_exceeds_the_budget_and_what_goes_is_named(
         Part(f"rec-{n}", shape(Record(schema_name=name, context=context)), n / len(contexts), f"g{n // 2}", n == 1)
         for n, (name, context) in enumerate(contexts)
     ]
-    if tokens_of(assembled(parts[1:2], request, "full")) > budget:
+    if tokens_of(assemble_parts(parts[1:2], request, "full")) > budget:
         with pytest.raises(BudgetError, match="the request"):
             fit(parts, request, budget, detail)
         return

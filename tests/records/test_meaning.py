@@ -8,7 +8,7 @@ import pytest
 from hashed_words import HashedWords
 from quire.errors import CallError, MissingPart
 from quire.records import Builder, Records, keep_catalog, react
-from quire.records.builder import repeated
+from quire.records.builder import find_repeats
 from quire.records.store import Corpus, by_words, relevance
 from records.chatter import CONVERSATION, NEAR, REQUEST, say
 from records.test_seed import CONFIG, MESSAGE_2, TOOLS
@@ -53,9 +53,9 @@ def test_meaning_finds_what_shares_no_word(store: Store) -> None:
 def test_what_says_the_same_in_other_words_is_dropped_at_a_real_threshold() -> None:
     texts = ["How do I reset my password?", "What is the weather like?"]
     texts += ["How can I reset my password?", "How do I change my username?"]
-    assert repeated(texts, 0.95, model().encode) == {0: 2}
-    assert repeated(texts, 0.95, model().encode, pinned=[0]) == {2: 0}
-    assert repeated(texts, 0.999, model().encode) == {}
+    assert find_repeats(texts, 0.95, model().encode) == {0: 2}
+    assert find_repeats(texts, 0.95, model().encode, pinned=[0]) == {2: 0}
+    assert find_repeats(texts, 0.999, model().encode) == {}
 
 
 def test_a_vector_is_made_once_for_each_version_and_goes_with_its_record(store: Store) -> None:

@@ -12,7 +12,7 @@ from rule_cases import CASES, DEFAULT_MODEL
 import quire
 from quire import Request, call, respond, result, tools, user, validate
 from quire.errors import FormatError, RuleError
-from quire.providers.prefix import lined
+from quire.providers.prefix import lines_of
 from quire.providers.rules import GrowingCheck
 from quire.providers.wires import wire_of
 from toolbox import fewer
@@ -27,7 +27,7 @@ def pieces(provider: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     for body in (body for case in CASES if case.provider == provider for body in (case.good, case.bad)):
         layout = wire_of(provider, body).layout
         try:
-            lined(body, provider)
+            lines_of(body, provider)
         except (FormatError, AttributeError):
             continue  # not JSON, or no message at all
         listed = [one for one in layout.messages(body) if isinstance(one, dict)]
@@ -40,7 +40,7 @@ def pieces(provider: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 def request(provider: str, around: dict[str, Any], messages: list[Any], marked: set[int]) -> Request:
     layout = wire_of(provider, {**around, "messages": messages}).layout
     body = {**around, layout.field: [_marked(one) if n in marked else one for n, one in enumerate(messages)]}
-    return Request(provider, DEFAULT_MODEL.get(provider, ""), body, lined(body, provider))
+    return Request(provider, DEFAULT_MODEL.get(provider, ""), body, lines_of(body, provider))
 
 
 def _marked(message: dict[str, Any]) -> dict[str, Any]:

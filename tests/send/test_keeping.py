@@ -15,7 +15,7 @@ from quire import Policy, Request, Usage, values
 from quire.errors import CallError, ProviderError
 from quire.providers.explain import CacheEvent
 from quire.providers.gemini_cache import CacheCall
-from quire.providers.prefix import lined, prefix_bytes
+from quire.providers.prefix import lines_of, prefix_bytes
 from quire.providers.simulate.blocks import Shares
 from quire.providers.simulate.engine_caches import StepCache
 from quire.providers.usage import usage
@@ -88,7 +88,7 @@ class Talk:
         self.name, self.turns = name, 0
 
     def request(self) -> Request:
-        return Request("gemini", self.model, self.body, lined(self.body, "gemini"))
+        return Request("gemini", self.model, self.body, lines_of(self.body, "gemini"))
 
     async def several(self, transport: CachedTransport, count: int) -> list[Usage]:
         return [await self.turn(transport) for _ in range(count)]

@@ -13,7 +13,7 @@ from send_parts import TARGETS, new_thread, tool_results
 from hashed_words import HashedWords
 from quire import Entry, Policy, Thread, validate, values
 from quire.errors import CallError
-from quire.providers.prefix import lined
+from quire.providers.prefix import lines_of
 from quire.providers.rules import errors
 from quire.send.runners import agent, chat
 from quire.send.tools import tool
@@ -65,7 +65,7 @@ def test_a_users_words_bring_back_what_fits_them_once_and_it_stays_in_its_place(
     assert "Ottilie" not in said(bodies[1])
     assert all(whole(body).count("Ottilie") == 1 for body in bodies)
     assert all(
-        lined(after, provider).rows[: len(lined(one, provider).rows)] == lined(one, provider).rows
+        lines_of(after, provider).rows[: len(lines_of(one, provider).rows)] == lines_of(one, provider).rows
         for one, after in pairwise(bodies)
     )
     assert not any(errors(validate(body, provider, body["model"])) for body in bodies)

@@ -14,7 +14,7 @@ from conftest import TRACES, traces
 from quire import Assembly, Entry, Policy, Request, Thread, providers, render, requests, validate, values
 from quire.errors import CallError, RuleError
 from quire.providers import import_, rendering, split_target
-from quire.providers.prefix import PrefixLines, Walk, lined, prefix_bytes
+from quire.providers.prefix import PrefixLines, Walk, lines_of, prefix_bytes
 from quire.providers.rules import GrowingCheck, errors
 from quire.providers.wires import wire_of
 from quire.testing import assert_valid
@@ -163,14 +163,14 @@ def test_lines_that_are_kept_are_those_of_a_request_by_itself(steps: list[Any]) 
         stand = messages[:kept] if same else copy.deepcopy(messages[:kept])
         messages = [*stand, *new]
         body = {"tools": [{"name": f"t{n}"} for n in range(tools)], "messages": messages}
-        assert lining.of(walk.units(body)) == lined(body, "openai-chat")
+        assert lining.of(walk.units(body)) == lines_of(body, "openai-chat")
 
 
 def test_a_number_that_became_a_truth_is_another_line() -> None:
     walk, lining = Walk(wire_of("anthropic").layout, frozen=True), PrefixLines()
     for value in (1, True, 1.0):
         body = {"messages": [{"role": "user", "content": [{"type": "tool_use", "input": {"n": value}}]}]}
-        assert lining.of(walk.units(body)) == lined(body, "anthropic")
+        assert lining.of(walk.units(body)) == lines_of(body, "anthropic")
 
 
 REPLAYED_TO = (

@@ -15,7 +15,7 @@ from quire.errors import CallError
 from quire.fitting import Fitter
 from quire.log.entries import joining
 from quire.providers.models import resolve
-from quire.providers.prefix import lined
+from quire.providers.prefix import lines_of
 from quire.server import Recent
 from quire.thread import Thread
 from quire.values import BOOKKEEPING, Entry, JsonObject, Request
@@ -105,7 +105,7 @@ def record(thread: Thread, target: str, body: JsonObject, reply: Any) -> None:
     joined = joining(entries, [*sent, *read.entries])
     if joined.known <= len(sent):  # otherwise a later call was recorded first, whose messages hold this reply
         thread.append(*joined.lacking[: len(sent) - joined.known])
-        thread.record(read, Request(provider, model, body, lined(body, "openai-chat")))
+        thread.record(read, Request(provider, model, body, lines_of(body, "openai-chat")))
 
 
 class ThreadMessages:

@@ -7,12 +7,12 @@ from typing import Any
 
 from quire import providers, values
 from quire.adapters import Fitters, HasFitter, target_of
-from quire.errors import needed
+from quire.errors import needs_extra
 from quire.log.store import Store
 from quire.providers.incoming import plain
 from quire.values import Entry, JsonObject
 
-with needed("Google ADK is not installed", "google-adk"):
+with needs_extra("Google ADK is not installed", "google-adk"):
     from google.adk.events import Event
     from google.adk.plugins.base_plugin import BasePlugin
     from google.adk.sessions import InMemorySessionService, Session

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 from quire.adapters import Fitters, HasFitter, ThreadMessages, takes_marks, target_of
-from quire.errors import needed
+from quire.errors import needs_extra
 from quire.thread import Thread
 
-with needed("LangChain is not installed", "langchain"):
+with needs_extra("LangChain is not installed", "langchain"):
     from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelCallResult
     from langchain.agents.middleware.types import ModelRequest as Request
     from langchain.agents.middleware.types import ModelResponse as Response

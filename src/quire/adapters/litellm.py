@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from quire.adapters import Fitters, HasFitter, record, takes_marks, target_of
-from quire.errors import needed
+from quire.errors import needs_extra
 from quire.log.store import Store
 from quire.providers.incoming import plain
 from quire.server import Recent
 from quire.thread import Thread
 from quire.values import JsonObject
 
-with needed("LiteLLM is not installed", "litellm"):
+with needs_extra("LiteLLM is not installed", "litellm"):
     from litellm import get_llm_provider
     from litellm.integrations.custom_logger import CustomLogger
     from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
@@ -70,7 +70,7 @@ class QuireLogger(HasFitter, CustomLogger):
         whole, marks = self._fitters.fit(body, _name(data) or str(messages[:2]), target)
         fitted = whole["messages"]
         if takes_marks(target):
-            fitted = [_marked(message, place in marks) for place, message in enumerate(fitted)]
+            fitted = [_mark(message, place in marks) for place, message in enumerate(fitted)]
         return {**data, "messages": fitted}
 
     async def async_log_success_event(
@@ -114,7 +114,7 @@ def _name(data: JsonObject) -> str:
     return str((data.get("metadata") or {}).get("thread") or "")
 
 
-def _marked(message: JsonObject, is_marked: bool) -> JsonObject:
+def _mark(message: JsonObject, is_marked: bool) -> JsonObject:
     """In blocks, so that a message is not written otherwise once its mark has moved on; the system prompt is marked."""
     content, role = message.get("content"), message["role"]
     if role == "assistant" or not content:

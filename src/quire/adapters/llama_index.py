@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from quire.adapters import Fitters, HasFitter
-from quire.errors import needed
+from quire.errors import needs_extra
 from quire.values import JsonObject
 
-with needed("LlamaIndex is not installed", "llama-index"):
+with needs_extra("LlamaIndex is not installed", "llama-index"):
     from llama_index.core.base.llms.types import (
         ChatMessage,
         ContentBlock,

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from quire.errors import QuireError, needed
+from quire.errors import QuireError, needs_extra
 
-with needed("llm is not installed", "llm"):
+with needs_extra("llm is not installed", "llm"):
     import click
     import llm
 

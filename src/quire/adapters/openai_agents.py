@@ -7,11 +7,11 @@ import json
 from typing import Any, cast
 
 from quire.adapters import Fitters, HasFitter, ThreadMessages, target_of
-from quire.errors import needed
+from quire.errors import needs_extra
 from quire.thread import Thread
 from quire.values import JsonObject
 
-with needed("openai-agents is not installed", "openai-agents"):
+with needs_extra("openai-agents is not installed", "openai-agents"):
     from agents import FunctionTool, SessionSettings, TResponseInputItem
     from agents.models import get_default_model
     from agents.run_config import CallModelData, ModelInputData

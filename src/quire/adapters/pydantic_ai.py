@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from quire.adapters import Fitters, HasFitter, ThreadMessages, target_of
-from quire.errors import needed
+from quire.errors import needs_extra
 from quire.thread import Thread
 from quire.values import JsonObject
 
-with needed("pydantic-ai is not installed", "pydantic-ai"):
+with needs_extra("pydantic-ai is not installed", "pydantic-ai"):
     from pydantic_ai import RunContext
     from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.adapters import Fitters, HasFitter, takes_marks, target_of
-from quire.errors import needed
+from quire.errors import needs_extra
 from quire.providers.incoming import bytes_of, plain
 from quire.values import Json, JsonObject
 
-with needed("Strands is not installed", "strands"):
+with needs_extra("Strands is not installed", "strands"):
     from strands.agent.conversation_manager import ConversationManager
     from strands.hooks import AgentInitializedEvent, HookRegistry
     from strands.middleware import InvokeModelContext, InvokeModelStage
@@ -61,10 +61,10 @@ class QuireConversationManager(HasFitter, ConversationManager):
             return context.replace(messages=fitted)
         if system and _MARK not in system:
             system = [*system, _MARK]
-        return context.replace(messages=_marked(fitted, marks), system_prompt=system or prompt)
+        return context.replace(messages=_mark(fitted, marks), system_prompt=system or prompt)
 
 
-def _marked(messages: Sequence[JsonObject], marks: Sequence[int]) -> list[JsonObject]:
+def _mark(messages: Sequence[JsonObject], marks: Sequence[int]) -> list[JsonObject]:
     return [
         {**message, "content": [*message["content"], _MARK]} if place in marks else message
         for place, message in enumerate(messages)

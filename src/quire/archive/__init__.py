@@ -71,10 +71,10 @@ def export_markdown(
     chat = project(listed, topic, tags)
     if comment:
         refers = References(notes) if refer else None
-        bodies = [refers.written(entry.body) if refers is not None else entry.body for entry in listed]
+        bodies = [refers.write(entry.body) if refers is not None else entry.body for entry in listed]
         fields: JsonObject = {"version": VERSION, "thread": thread, "entries": bodies}
         if window is not None:
-            fields["window"] = refers.written(window) if refers is not None else window
+            fields["window"] = refers.write(window) if refers is not None else window
         chat = msgspec.structs.replace(chat, comment=fields)
     return render(chat)
 
@@ -145,7 +145,7 @@ class References:
         # Texts by their sha256: those that stand earlier in the file, and those that the caller has.
         self._contents = dict(contents or {})
 
-    def written(self, body: JsonObject) -> JsonObject:
+    def write(self, body: JsonObject) -> JsonObject:
         """An entry or a window as the comment holds it."""
         return _with_items(body, lambda item: [self._without_content(item)])
 

@@ -17,7 +17,7 @@ from quire.archive.stored_conversations import (
     SourceFile,
     StoredConversation,
     counted_call,
-    decoded,
+    decode_json,
     holding,
     is_opencode_storage,
     known_provider,
@@ -64,12 +64,12 @@ class SessionWalk:
 
     def lines(self, expected: str) -> Iterator[tuple[int, JsonObject]]:
         """The lines of the file, each an object of some type."""
-        for number, line in self.file.numbered():
+        for number, line in self.file.numbered_lines():
             if not isinstance(line, dict) or not isinstance(line.get("type"), str):
                 raise misfit(self.file, number, line, expected)
             yield number, line
 
-    def sent(self, place: object, provider: str, used: Usage, at: Json, id: Json, **more: str) -> None:
+    def add_request(self, place: object, provider: str, used: Usage, at: Json, id: Json, **more: str) -> None:
         """A request by its reply; one that stands in several lines has all that it used in the last of them."""
         source, about = f"{self.file.path}:{place}", {"session": self.name, "model": self.model, **more}
         about["id"] = str(id or source)
@@ -82,7 +82,7 @@ class SessionWalk:
         count = len(self.said)
         return ClientSummary(count, frozenset(range(self.starts.get(first, count), count)), summary)
 
-    def found(self, conversation: StoredConversation) -> StoredConversation:
+    def complete(self, conversation: StoredConversation) -> StoredConversation:
         """A conversation with what was found besides its messages."""
         lost, summed = (*conversation.left_out, *self.left_out), conversation.compactions or tuple(self.compactions)
         times, calls = conversation.times or tuple(self.times), tuple(self.calls.values())
@@ -116,7 +116,7 @@ class ClaudeChains:
         # What the program itself says of an error was never sent.
         kind, message = "" if line.get("isApiErrorMessage") else line["type"], line.get("message")
         if line["type"] == "attachment":
-            message = self._attached(line, name)
+            message = self._attachment_message(line, name)
             kind = "attachment" if message else ""
         if kind not in ("user", "assistant", "attachment"):
             walk.left_out += [f"line {kind}"] if kind and isinstance(message, dict) else []
@@ -137,7 +137,7 @@ class ClaudeChains:
             walk.compacted, self._compacted = self._compacted, False
             used, id = usage("anthropic", message["usage"]), message.get("id") or line.get("uuid")
             about = {"session": session, "agent": side, "model": str(message.get("model") or "")}
-            walk.sent(number, "anthropic", used, line.get("timestamp"), id, **about)
+            walk.add_request(number, "anthropic", used, line.get("timestamp"), id, **about)
 
     def _side(self, line: JsonObject, parent: str) -> str:
         """The side chain of a line, by its agent; before agents had ids, each that begins anew is one of its own."""
@@ -149,7 +149,7 @@ class ClaudeChains:
             self._side_names.append(f"side-{len(self._side_names) + 1}" if self._side_names else "side")
         return self._side_names[-1]
 
-    def _attached(self, line: JsonObject, name: str) -> JsonObject | None:
+    def _attachment_message(self, line: JsonObject, name: str) -> JsonObject | None:
         """An attachment as a message of its chain, or a part of its head; None where the model was told nothing."""
         self._renders = self._renders or "rendered" in line
         head, content = _claude_head(line), _claude_attachment(line)
@@ -161,7 +161,7 @@ class ClaudeChains:
     def conversations(self) -> Iterator[StoredConversation]:
         """What each chain says, once all lines are taken."""
         for name, walk in self._walks.items():
-            merged = _merged(_behind_results(walk.said))
+            merged = _merge_replies(_behind_results(walk.said))
             models = [str(line["message"].get("model") or "<") for line in reversed(walk.said)]
             walk.model = next((model for model in models if not model.startswith("<")), "")
             walk.times = [milliseconds(lines[0].get("timestamp")) for lines, _ in merged]
@@ -171,7 +171,7 @@ class ClaudeChains:
             messages = [message for _, message in merged]
             if messages:
                 value = {**self._heads[name], "messages": messages} if self._heads.get(name) else messages
-                yield walk.found(StoredConversation(name, "anthropic", value, walk.model))
+                yield walk.complete(StoredConversation(name, "anthropic", value, walk.model))
 
 
 def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
@@ -290,7 +290,7 @@ def _blocks_of(line: JsonObject, kind: str) -> list[JsonObject]:
     return [block for block in as_objects(line["message"]["content"]) if block.get("type") == kind]
 
 
-def _merged(chain: Iterable[JsonObject]) -> list[tuple[list[JsonObject], JsonObject]]:
+def _merge_replies(chain: Iterable[JsonObject]) -> list[tuple[list[JsonObject], JsonObject]]:
     """(lines, message), the lines of one reply put together."""
     out: list[tuple[list[JsonObject], JsonObject]] = []
     for line in chain:
@@ -315,7 +315,7 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
     # Requests by the records of them, one a reply; before there were any, by what was counted.
     records = SessionWalk(file)
     is_bare = holding(_is_bare_codex)(file)
-    for number, line in file.numbered():
+    for number, line in file.numbered_lines():
         if isinstance(line, dict) and line.get("record_type"):
             continue
         if isinstance(line, dict) and is_bare and "payload" not in line:
@@ -339,7 +339,7 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
             walk.model = records.model = str(payload.get("model") or walk.model)
             turns.setdefault(str(payload.get("turn_id") or number), (len(walk.said), len(walk.compactions)))
         elif kind == "token_usage_record" and isinstance(payload.get("usage"), dict):
-            records.sent(number, "openai", usage_in("codex", payload["usage"]), at, payload.get("response_id"))
+            records.add_request(number, "openai", usage_in("codex", payload["usage"]), at, payload.get("response_id"))
         elif payload.get("type") == "thread_rolled_back":
             # The user went back: so many turns were left behind.
             for _ in range(min(int(payload.get("num_turns") or 0), len(turns))):
@@ -349,13 +349,13 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
             # Beside the usage of the last request stand running totals; some counts are written twice.
             total = value_at(payload, "info", "total_token_usage", "total_tokens")
             if (id := f"{walk.name} {total}") not in walk.calls:
-                walk.sent(number, "openai", usage_in("codex", last), at, id)
+                walk.add_request(number, "openai", usage_in("codex", last), at, id)
         elif kind not in clients()["codex"]["silent"]:
             walk.left_out.append(f"line {kind}")
         walk.times += [milliseconds(at)] * (len(walk.said) - len(walk.times))
     walk.calls = records.calls or walk.calls
     value = {"instructions": instructions, "input": walk.said} if instructions else {"input": walk.said}
-    yield walk.found(StoredConversation(walk.name, "openai-responses", value, walk.model))
+    yield walk.complete(StoredConversation(walk.name, "openai-responses", value, walk.model))
 
 
 def _codex_item(payload: JsonObject) -> JsonObject:
@@ -416,7 +416,7 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
         if isinstance(message.get("usage"), dict):
             provider, model = known_provider(str(message.get("provider") or "")), str(message.get("model") or "")
             at, id = message.get("timestamp") or line.get("timestamp"), message.get("responseId") or line.get("id")
-            walk.sent(number, provider, usage_in("pi", message["usage"]), at, id, model=model)
+            walk.add_request(number, provider, usage_in("pi", message["usage"]), at, id, model=model)
     chain: list[JsonObject] = []
     while newest in lines:
         chain.append(lines.pop(newest))
@@ -434,7 +434,7 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
                 api = str(message.get("api") or message.get("provider") or "")
                 walk.model = str(message.get("model") or walk.model)
     walk.left_out = ["message of another branch" for line in lines.values() if line["type"] == "message"]
-    yield walk.found(turns_in_format(walk.name, api, walk.said, walk.model, compactions=walk.compactions))
+    yield walk.complete(turns_in_format(walk.name, api, walk.said, walk.model, compactions=walk.compactions))
 
 
 def _pi_messages(line: JsonObject) -> Iterator[JsonObject]:
@@ -487,7 +487,7 @@ def _pi_block(block: JsonObject | str) -> StoredBlock:
         case "text":
             # The id of the item it came in, alone or among other facts.
             signature = str(block.get("textSignature") or "")
-            facts = as_object(decoded(signature)) if signature.startswith("{") else {"id": signature}
+            facts = as_object(decode_json(signature)) if signature.startswith("{") else {"id": signature}
             return StoredBlock(text_in(block), id=str(facts.get("id") or ""))
     return StoredBlock(left_out=str(block.get("type")))
 
@@ -502,7 +502,7 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
     places: dict[str, int] = {}
     starts: dict[str, int] = {}
     called: set[str] = set()
-    answered = {id for line in _gemini_lines(file) for id in _answered(line.get("content"))}
+    answered = {id for line in _gemini_lines(file) for id in _answers(line.get("content"))}
     for number, line in enumerate(_gemini_lines(file), 1):
         walk.name, walk.model = str(line.get("sessionId") or walk.name), str(line.get("model") or walk.model)
         at, id = milliseconds(line.get("timestamp")), str(line.get("id") or f"line {number}")
@@ -521,10 +521,10 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
             )
             continue
         if line["type"] == "gemini" and isinstance(line.get("tokens"), dict):
-            walk.sent(id, "gemini", usage_in("gemini-cli", line["tokens"]), line.get("timestamp"), id)
+            walk.add_request(id, "gemini", usage_in("gemini-cli", line["tokens"]), line.get("timestamp"), id)
         calls = [call for call in line.get("toolCalls") or () if call.get("id") not in called]
         parts, role = _gemini_parts(line), "user" if line["type"] == "user" else "model"
-        if id in places and _answered(parts):
+        if id in places and _answers(parts):
             parts = []  # what tools gave is masked later on: the first has all of it
         if id in places and parts:
             _, earlier = contents[places[id]]
@@ -543,12 +543,12 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
         if done:
             contents.append((at, {"role": "user", "parts": [part for call in done for part in call["result"]]}))
     walk.times = [at for at, _ in contents]
-    yield walk.found(StoredConversation(walk.name, "gemini", [content for _, content in contents], walk.model))
+    yield walk.complete(StoredConversation(walk.name, "gemini", [content for _, content in contents], walk.model))
 
 
 def _gemini_lines(file: SourceFile) -> Iterator[JsonObject]:
     """Message lines, those of a header's patches among them."""
-    for number, line in file.numbered():
+    for number, line in file.numbered_lines():
         if not isinstance(line, dict):
             raise misfit(file, number, line, "a line of gemini-cli")
         patch = line.get("$set")
@@ -564,7 +564,7 @@ def _gemini_parts(message: JsonObject) -> list[JsonObject]:
     return [*({"text": text, "thought": True} for text in thoughts), *parts]
 
 
-def _answered(content: Json) -> list[str]:
+def _answers(content: Json) -> list[str]:
     return [str(part["functionResponse"].get("id")) for part in as_objects(content) if part.get("functionResponse")]
 
 
@@ -607,10 +607,12 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
             # Each finished step of a message is a request.
             steps = [part.get("tokens") for part in parts if part.get("type") == "step-finish"]
             for step, tokens in enumerate(tokens for tokens in steps if isinstance(tokens, dict)):
-                walk.sent(message, known_provider(provider), usage_in("opencode", tokens), at, f"{message} {step}")
+                walk.add_request(
+                    message, known_provider(provider), usage_in("opencode", tokens), at, f"{message} {step}"
+                )
         if walk.said or walk.left_out:
             turns = turns_in_format(session, speaker or provider, walk.said, walk.model, compactions=walk.compactions)
-            yield walk.found(turns)
+            yield walk.complete(turns)
 
 
 def _opencode_rows(file: SourceFile) -> Iterator[tuple[str, Json, list[OpencodeMessage]]]:
@@ -622,9 +624,13 @@ def _opencode_rows(file: SourceFile) -> Iterator[tuple[str, Json, list[OpencodeM
     for session, revert in file.rows(query):
         parts_of: dict[str, list[JsonObject]] = {}
         for message, id, part in file.rows(of_parts, session):
-            parts_of.setdefault(message, []).append({**decoded(part, file.path), "id": id})
-        messages = [{**decoded(data, file.path), "id": id} for id, data in file.rows(of_messages, session)]
-        yield session, decoded(revert or "null"), [(message, parts_of.get(message["id"], [])) for message in messages]
+            parts_of.setdefault(message, []).append({**decode_json(part, file.path), "id": id})
+        messages = [{**decode_json(data, file.path), "id": id} for id, data in file.rows(of_messages, session)]
+        yield (
+            session,
+            decode_json(revert or "null"),
+            [(message, parts_of.get(message["id"], [])) for message in messages],
+        )
 
 
 def _opencode_files(storage: Path) -> Iterator[tuple[str, Json, list[OpencodeMessage]]]:

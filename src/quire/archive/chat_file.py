@@ -135,7 +135,7 @@ def _fields(lines: list[str]) -> dict[str, Json]:
     for line in lines:
         if match := _KEY.match(line):
             key, value = match[1], (match[2] or "").strip()
-            out[key] = _listed(value) if value.startswith("[") else _read(value)
+            out[key] = _parse_list(value) if value.startswith("[") else _read(value)
         elif line.lstrip().startswith("- ") and key:
             before = out[key] if isinstance(out[key], list) else []
             out[key] = [*before, _read(line.lstrip()[2:].strip())]
@@ -153,7 +153,7 @@ def _read(value: str) -> str:
     return value
 
 
-def _listed(value: str) -> list[str]:
+def _parse_list(value: str) -> list[str]:
     inner = value.removeprefix("[").removesuffix("]").strip()
     return [_read(part.strip()) for part in inner.split(",")] if inner else []
 

@@ -17,7 +17,7 @@ from quire.archive.stored_conversations import (
     SessionStore,
     SourceFile,
     StoredConversation,
-    decoded,
+    decode_json,
     holding,
     is_body,
     known_provider,
@@ -28,13 +28,13 @@ from quire.archive.stored_conversations import (
     url_model,
 )
 from quire.errors import FormatError, QuireError
-from quire.providers.prefix import unmarked
+from quire.providers.prefix import without_marks
 from quire.providers.usage import usage_in
 from quire.providers.wires import as_body, detect, wire_of
 from quire.values import Entry, Json, JsonObject, as_object, as_objects, as_text, canonical, sha256_hex
 
 
-def grouped(exchanges: Iterable[LoggedExchange], name: str) -> list[StoredConversation]:
+def group_exchanges(exchanges: Iterable[LoggedExchange], name: str) -> list[StoredConversation]:
     """The conversations that requests belong to: one that begins with all of another's messages goes on with it.
 
     Each is its longest request with the reply to it; side requests (titles, summaries) stand apart.
@@ -71,7 +71,7 @@ def _marks(exchange: LoggedExchange, format: str) -> list[str]:
     listed = messages if isinstance(messages, list) else [messages]
     marks, before = [], exchange.session
     for message in listed:
-        line = unmarked(message) if isinstance(message, dict) else message
+        line = without_marks(message) if isinstance(message, dict) else message
         before = sha256_hex(f"{before}\n{canonical(line).decode()}")
         marks.append(before)
     return marks or [sha256_hex(f"{exchange.session}\n{exchange.place}")]
@@ -94,7 +94,7 @@ def _reply(exchange: LoggedExchange, format: str) -> Iterator[Entry]:
 
 
 def _requests(file: SourceFile) -> Iterator[LoggedExchange]:
-    for number, row in file.numbered():
+    for number, row in file.numbered_lines():
         body = _body_of(row) if isinstance(row, dict) else None
         if body is None or not is_body(body):
             raise misfit(file, number, row, "a request: a body with its messages, alone or as `request`")
@@ -142,7 +142,7 @@ def _har_text(content: JsonObject) -> str:
 
 def _json(text: Json) -> Json:
     try:
-        return decoded(text) if isinstance(text, str) else text
+        return decode_json(text) if isinstance(text, str) else text
     except ValueError:
         return None
 
@@ -328,7 +328,7 @@ def _body_of(row: JsonObject) -> JsonObject:
 
 def _log(name: str, recognises: Callable[[SourceFile], bool], exchanges: Callable[[SourceFile], Iterator[LoggedExchange]]) -> SessionStore:  # fmt: skip
     """A log of requests: read as conversations, or request by request."""
-    return SessionStore(name, recognises, lambda file: grouped(exchanges(file), file.name), exchanges=exchanges)
+    return SessionStore(name, recognises, lambda file: group_exchanges(exchanges(file), file.name), exchanges=exchanges)
 
 
 LOGS: tuple[SessionStore, ...] = (

@@ -24,8 +24,8 @@ from quire.archive.stored_conversations import (
     SourceFile,
     StoredConversation,
     counted_call,
-    decoded,
-    described,
+    decode_json,
+    describe_value,
     files_under,
     holding,
     known_provider,
@@ -74,7 +74,7 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
     signers: dict[str, set[str]] = {}
     fragments, attached = _llm_fragments(file, "part_fragments", "part_id"), _llm_attached(file, "part_attachments", "part_id")  # fmt: skip
     for hash, id, kind, text, payload in file.rows("SELECT message_hash, id, type, text, payload FROM parts ORDER BY position, id"):  # fmt: skip
-        fields: JsonObject = decoded(payload or "{}", file.path)
+        fields: JsonObject = decode_json(payload or "{}", file.path)
         signers.setdefault(hash, set()).update(as_object(fields.get("provider_metadata")))
         part = _llm_part(kind, "\n".join(filter(None, (*fragments.get(id, ()), text))), fields)
         blocks.setdefault(hash, []).extend(with_media(part, attached.get(id, [])))
@@ -88,7 +88,7 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
         models = file.rows("SELECT model FROM turns WHERE thread_id = ? ORDER BY id DESC", thread)
         tools = file.rows("SELECT DISTINCT name, description, input_schema FROM tools JOIN turn_tools ON tools.id = tool_id JOIN turns ON turns.id = turn_id WHERE thread_id = ? ORDER BY tools.id", thread)  # fmt: skip
         system = "\n".join(block.text for turn in turns if turn.role == "system" for block in turn.blocks)
-        head = {"system": system, "tools": [{"name": n, "description": d or "", "parameters": decoded(s or "{}")} for n, d, s in tools]}  # fmt: skip
+        head = {"system": system, "tools": [{"name": n, "description": d or "", "parameters": decode_json(s or "{}")} for n, d, s in tools]}  # fmt: skip
         model = str(models[0][0]) if models else ""
         spoken = [turn for turn in turns if turn.role != "system"]
         conversation = turns_in_format(thread, " ".join((*names, model)), spoken, model.rpartition("/")[2], head)
@@ -99,7 +99,7 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _llm_usage(fresh: int | None, output: int | None, details: str | None) -> Usage:
     """llm keeps what the provider counts beside the cache, and the rest as details."""
-    more: JsonObject = decoded(details or "{}")
+    more: JsonObject = decode_json(details or "{}")
     if "cache_read_input_tokens" in more or "cache_creation_input_tokens" in more:
         return usage("anthropic", {"input_tokens": fresh, "output_tokens": output, **more})
     return usage("openai", {"input_tokens": fresh or 0, "output_tokens": output or 0, "input_tokens_details": more.get("input_tokens_details") or more.get("prompt_tokens_details") or {}})  # fmt: skip
@@ -142,10 +142,10 @@ def _llm_responses(file: SourceFile) -> Iterator[StoredConversation]:
     query = "SELECT conversation_id, id, model, system, prompt, response FROM responses ORDER BY conversation_id, id"
     fragments, attached = _llm_fragments(file, "prompt_fragments", "response_id"), _llm_attached(file, "prompt_attachments", "response_id")  # fmt: skip
     heads = _llm_fragments(file, "system_fragments", "response_id")
-    calls = _by_first(file, "tool_calls", "SELECT response_id, tool_call_id, name, arguments FROM tool_calls ORDER BY id", lambda id, name, args: StoredBlock(call_id=str(id), name=name, args=decoded(args or "{}")))  # fmt: skip
+    calls = _by_first(file, "tool_calls", "SELECT response_id, tool_call_id, name, arguments FROM tool_calls ORDER BY id", lambda id, name, args: StoredBlock(call_id=str(id), name=name, args=decode_json(args or "{}")))  # fmt: skip
     results = _by_first(file, "tool_results", "SELECT response_id, id, tool_call_id, name, output FROM tool_results ORDER BY id", lambda id, call, name, output: (id, StoredBlock(output or "", call_id=str(call), name=name, is_result=True)))  # fmt: skip
     result_media = _llm_attached(file, "tool_results_attachments", "tool_result_id")
-    tools = _by_first(file, "tool_responses", "SELECT response_id, name, description, input_schema FROM tool_responses JOIN tools ON tools.id = tool_id", lambda name, about, schema: {"name": name, "description": about or "", "parameters": decoded(schema or "{}")})  # fmt: skip
+    tools = _by_first(file, "tool_responses", "SELECT response_id, name, description, input_schema FROM tool_responses JOIN tools ON tools.id = tool_id", lambda name, about, schema: {"name": name, "description": about or "", "parameters": decode_json(schema or "{}")})  # fmt: skip
     by_conversation = _by_first(file, "responses", query, lambda *row: row)
     for name, rows in by_conversation.items():
         turns: list[StoredTurn] = []
@@ -224,7 +224,7 @@ def _openai_agents(file: SourceFile) -> Iterator[StoredConversation]:
     for (session,) in file.rows("SELECT session_id FROM agent_sessions ORDER BY created_at, session_id"):
         query = "SELECT message_data, created_at FROM agent_messages WHERE session_id = ? ORDER BY id"
         rows = file.rows(query, session)
-        items = [decoded(data, file.path) for data, _ in rows]
+        items = [decode_json(data, file.path) for data, _ in rows]
         times = tuple(milliseconds(f"{at}Z".replace(" ", "T")) for _, at in rows)
         yield StoredConversation(session, "openai-agents", items, times=times)
 
@@ -232,7 +232,7 @@ def _openai_agents(file: SourceFile) -> Iterator[StoredConversation]:
 def _strands(file: SourceFile) -> Iterator[StoredConversation]:
     for agent in sorted(file.path.glob("agents/agent_*")):
         stored = sorted(agent.glob("messages/message_*.json"), key=lambda path: int(path.stem.rpartition("_")[2]))
-        rows = [decoded(path.read_bytes(), path) for path in stored]
+        rows = [decode_json(path.read_bytes(), path) for path in stored]
         messages = [
             {"role": row["message"]["role"], "content": [_converse(block) for block in row["message"]["content"]]}
             for row in rows
@@ -391,7 +391,7 @@ def recognised(file: SourceFile) -> SessionStore:
         beginning, line = f"the tables {', '.join(sorted(file.tables)[:6])}", 0
     else:
         line, first = next(iter(file.head), (1, file.value if file.value is not None else file.text[:60]))
-        beginning = described(first[0] if isinstance(first, list) and first else first)
+        beginning = describe_value(first[0] if isinstance(first, list) and first else first)
     known = f"Name what it is with --from: {', '.join(store.name for store in STORES)}, or a wire format."
     is_log = not file.tables and isinstance(first, dict) and first.get("kind") in KINDS
     raise FormatError(

@@ -74,17 +74,17 @@ class SourceFile(msgspec.Struct, frozen=True):
 
     def objects(self) -> Iterator[JsonObject]:
         """All lines, or the elements of the one list, or the one object, each read when it is asked for."""
-        for number, row in self.numbered():
+        for number, row in self.numbered_lines():
             if not isinstance(row, dict):
                 raise misfit(self, number, row, "an object")
             yield row
 
-    def numbered(self) -> Iterator[tuple[int, Json]]:
+    def numbered_lines(self) -> Iterator[tuple[int, Json]]:
         """The lines, or the elements of the one list, with their numbers; any other value is line 1."""
         if not self.is_lines:
             yield from enumerate(self.value if isinstance(self.value, list) else [self.value], 1)
             return
-        with _readable(self.path), self.opened() as data:
+        with _readable(self.path), self.open() as data:
             lines: Iterable[bytes] = data
             if part := self.part:
                 data.seek(part.start)
@@ -95,12 +95,12 @@ class SourceFile(msgspec.Struct, frozen=True):
         """The entries of a HAR file, each read when it is asked for."""
         if self.entries_at is None:
             raise FormatError(f"{self.path.name} has no log.entries", hint="Is it a HAR file?")
-        with _readable(self.path), self.opened() as data:
+        with _readable(self.path), self.open() as data:
             data.seek(self.entries_at)
             for _, entry in _values(self.path, ((1, element) for element in _elements(self.path, data))):
                 yield entry
 
-    def opened(self) -> IO[bytes]:
+    def open(self) -> IO[bytes]:
         """The bytes, unpacked."""
         data: IO[bytes] = self.path.open("rb") if self.given is None else io.BytesIO(self.given)
         if data.read(2) == b"\x1f\x8b":
@@ -111,7 +111,7 @@ class SourceFile(msgspec.Struct, frozen=True):
 
     def parts(self, size: int) -> Iterator[LinesOf]:
         """Lines that stand in about `size` bytes each; those of a packed file cannot be told apart unread."""
-        with _readable(self.path), self.opened() as data:
+        with _readable(self.path), self.open() as data:
             start, first = 0, 1
             while block := data.read(size):
                 block += data.readline()
@@ -128,7 +128,7 @@ def source_file(path: Path, text: str | None = None) -> SourceFile:
     if text is None and path.is_dir():
         return SourceFile(path)
     source = SourceFile(path, given=None if text is None else text.encode())
-    with _readable(path), source.opened() as data:
+    with _readable(path), source.open() as data:
         head = data.read(_HAR_HEAD)
         if head.startswith(b"SQLite format 3\0"):
             query = "SELECT name FROM sqlite_master WHERE type = 'table'"
@@ -140,7 +140,7 @@ def source_file(path: Path, text: str | None = None) -> SourceFile:
         data.seek(0)
         if _is_lines(data):
             source = msgspec.structs.replace(source, is_lines=True)
-            return msgspec.structs.replace(source, head=tuple(islice(source.numbered(), _HEAD)))
+            return msgspec.structs.replace(source, head=tuple(islice(source.numbered_lines(), _HEAD)))
         data.seek(0)
         ((_, value),) = _values(path, [(1, data.read())])
         return msgspec.structs.replace(source, value=value)
@@ -170,7 +170,7 @@ def _is_lines(data: IO[bytes]) -> bool:
     """Whether the first line is a value by itself, and another one follows."""
     first = next((line for line in data if line.strip()), b"")
     with contextlib.suppress(ValueError, RecursionError):
-        decoded(first)
+        decode_json(first)
         return any(line.strip() for line in data)
     return False
 
@@ -180,7 +180,7 @@ def _whole(path: Path, lines: Iterable[bytes]) -> Iterator[bytes]:
     for line in lines:
         if not line.endswith(b"\n"):
             try:
-                decoded(line.strip() or b"null")
+                decode_json(line.strip() or b"null")
             except (ValueError, RecursionError):
                 _warn(str(path), "its last line is half written, and left out")
                 return
@@ -240,7 +240,7 @@ def _values(path: Path, lines: Any) -> Iterator[tuple[int, Json]]:
     for number, line in lines:
         if line.strip():
             try:
-                yield number, decoded(line.rstrip(b"\r\n"), path)
+                yield number, decode_json(line.rstrip(b"\r\n"), path)
             except UnicodeDecodeError as error:
                 raise _not_utf8(path, error, number) from error
             except (ValueError, RecursionError) as error:
@@ -253,7 +253,7 @@ def _values(path: Path, lines: Any) -> Iterator[tuple[int, Json]]:
                 ) from error
 
 
-def decoded(data: bytes | str, place: object = "") -> Json:
+def decode_json(data: bytes | str, place: object = "") -> Json:
     """A JSON value; what the quick reader refuses (NaN, half of a character) is read by Python's.
 
     Halves of characters become U+FFFD, as in replies; where a place is given, it is said.
@@ -511,10 +511,10 @@ class StoredConversation(msgspec.Struct, frozen=True):
     def entries(self) -> list[Entry]:
         """The conversation as the log takes it: where the client summed up stands a rebase."""
         entries = providers.import_(self.format, self.value, self.model)
-        return [check(entry.body) for entry in [*_timed(entries, self), *self.reply]]
+        return [check(entry.body) for entry in [*_with_times(entries, self), *self.reply]]
 
 
-def _timed(entries: list[Entry], of: StoredConversation) -> Iterator[Entry]:
+def _with_times(entries: list[Entry], of: StoredConversation) -> Iterator[Entry]:
     """Entries with the time of their message; each item of the Responses API is one of its own."""
     items = of.format in ("openai-responses", "openai-agents")
     place, waiting, standing = -1, list(of.compactions), dict[int, int]()
@@ -582,10 +582,10 @@ def misfit(file: SourceFile, number: int, value: Json, expected: str) -> FormatE
     """A line, or an element of the one list, that is not what its store writes."""
     is_listed = isinstance(file.value, list)
     place = {} if is_listed else {"line": number, "column": 1}
-    problem = f"{described(value)}{f' as number {number}' * is_listed}, which is not {expected}"
+    problem = f"{describe_value(value)}{f' as number {number}' * is_listed}, which is not {expected}"
     return FormatError(f"{file.path.name} holds {problem}", hint="Check the file, or force another reader with --from.", **place)  # fmt: skip
 
 
-def described(value: Json) -> str:
+def describe_value(value: Json) -> str:
     """What a value is, for an error: its fields, or itself."""
     return f"the fields {', '.join(list(value)[:6])}" if value and isinstance(value, dict) else short(value)

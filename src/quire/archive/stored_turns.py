@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from quire import providers
-from quire.archive.stored_conversations import ClientSummary, StoredConversation, decoded
+from quire.archive.stored_conversations import ClientSummary, StoredConversation, decode_json
 from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject, system, tools
 
@@ -195,7 +195,7 @@ def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
             call = {"call_id": block.call_id, "name": block.name, "arguments": block.arguments}
             yield {"type": "function_call", **call, **item_id}
         elif block.thinking and block.signature.startswith("{"):
-            yield decoded(block.signature)
+            yield decode_json(block.signature)
         elif block.thinking:
             summary = [{"type": "summary_text", "text": block.text}] if block.text else []
             sealed = {"encrypted_content": block.signature} if block.signature else {}

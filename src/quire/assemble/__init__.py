@@ -88,13 +88,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         tiers = {"handles": handles, "summary": self.summary, "opening": self.opening}
         if not 0 < self.floor <= 1 or not all(share >= 0 for share in tiers.values()):
             raise CallError(
-                f"floor {self.floor}, {_named(tiers)} are not shares",
+                f"floor {self.floor}, {_list_shares(tiers)} are not shares",
                 hint="floor lies in (0, 1]; the others are at least 0.",
             )
         if self.floor + handles + self.opening > 1:
             del tiers["summary"]
             raise CallError(
-                f"floor {self.floor}, {_named(tiers)} add up to more than the budget",
+                f"floor {self.floor}, {_list_shares(tiers)} add up to more than the budget",
                 hint="Their sum is at most 1; the rest is the room in which the thread grows.",
             )
         if not all(math.isfinite(price) and price >= 0 for price in self.prices):
@@ -156,7 +156,7 @@ def _check_kinds(policy: Policy) -> None:
         raise CallError(f"a policy's {name} cannot be {getattr(policy, name)!r}", hint=hint) from None
 
 
-def _named(shares: dict[str, float]) -> str:
+def _list_shares(shares: dict[str, float]) -> str:
     return ", ".join(f"{name} {share}" for name, share in shares.items())
 
 

@@ -24,7 +24,7 @@ from quire.assemble.state import Assembly, FedEntries, ModelHistory
 from quire.assemble.summary import Summarise
 from quire.assemble.user_message import ItemBlock, UserMessage, UserTurn
 from quire.errors import QuireError
-from quire.log.entries import decode_row, parted, row_of
+from quire.log.entries import decode_row, part_row, row_of
 from quire.values import Entry, Json, JsonObject, Message, Result, Text, Think
 
 # Raise this when the written form changes, or when the same entries give another state.
@@ -68,7 +68,7 @@ class Checkpoint(LogPosition, array_like=True, kw_only=True):
 
     def assembly(self, summarise: Summarise, read: Callable[[int, int], Iterable[Entry]]) -> Assembly:
         """The fold; `read(after, limit)` gives entries of the log."""
-        return _unpacked(_FOLD.decode(self.fold), self.policy, summarise, FedEntries(self.seq, read))
+        return _unpack(_FOLD.decode(self.fold), self.policy, summarise, FedEntries(self.seq, read))
 
 
 # Fields of the live values are written under their own names; others say how they differ.
@@ -165,7 +165,7 @@ _CHECKPOINT = msgspec.msgpack.Decoder(Checkpoint)
 def encode(checkpoint: Checkpoint, assembly: Assembly) -> bytes | None:
     """The bytes of a checkpoint, their hash in front; None where an entry holds what cannot be written so."""
     try:
-        fold = msgspec.Raw(msgspec.msgpack.encode(_packed(assembly)))
+        fold = msgspec.Raw(msgspec.msgpack.encode(_pack(assembly)))
         body = msgspec.msgpack.encode(msgspec.structs.replace(checkpoint, fold=fold, quire=_version()))
     except (ValueError, TypeError, OverflowError, RecursionError):
         return None
@@ -226,7 +226,7 @@ class _Blocks:
         return self._places[id(block)]
 
 
-def _packed(assembly: Assembly) -> _Fold:
+def _pack(assembly: Assembly) -> _Fold:
     blocks, carried, pending, left_out = _Blocks(), assembly.carried, assembly.pending, assembly.left_out_log
     epoch = _packed_epoch(assembly.epoch, blocks)
     waiting = _form_of(_Pending, pending, user=_packed_user(pending.user, blocks))
@@ -276,7 +276,7 @@ def _without_repeats(message: Message) -> tuple[Message, list[tuple[int, list[Js
     parts, repeats = list(message.parts), list[tuple[int, list[Json]]]()
     for at, part in enumerate(parts):
         if isinstance(part, Text | Think | Result) and "message" in part.wire:
-            body, places = parted(row_of({"text": part.text, "wire": part.wire}))
+            body, places = part_row(row_of({"text": part.text, "wire": part.wire}))
             if places:
                 parts[at] = msgspec.structs.replace(part, wire=body["wire"])
                 repeats.append((at, places))
@@ -286,7 +286,7 @@ def _without_repeats(message: Message) -> tuple[Message, list[tuple[int, list[Js
 def _packed_user(user: UserTurn | None, blocks: _Blocks) -> _User | None:
     if user is None:
         return None
-    body, repeats = parted(row_of(user.entry.body))
+    body, repeats = part_row(row_of(user.entry.body))
     entry = msgspec.structs.replace(user.entry, body=body)
     return _form_of(_User, user, entry=entry, blocks=tuple(blocks.places(user.blocks)), repeats=repeats)
 
@@ -312,7 +312,7 @@ def _needed_later(rebases: list[Rebase], policy: Policy) -> list[Rebase]:
     return rebases[max(0, last) :]
 
 
-def _unpacked(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEntries) -> Assembly:
+def _unpack(fold: _Fold, policy: Policy, summarise: Summarise, entries: FedEntries) -> Assembly:
     apart = ("blocks", "epoch", "pending", "versions", "reasons", "attached")
     assembly = _fill(Assembly(policy, summarise), fold, *apart)
     assembly.entries = entries

@@ -104,7 +104,7 @@ def plan(epoch: Epoch, policy: Policy, rung: Rung = RUNGS[0], head: int | None =
     pinned = old[0].tokens - summary_tokens if summed_up else 0
     removed = history.sums[drop] - history.sums[opening] - request_tokens - pinned if drop else 0
     limit, most = _summary_limits(policy, rung, room, summary_tokens, removed - summary_tokens) if drop else (0, 0)
-    tokens_after = history.total - removed + limit - history.shortened(max(opening, drop), handle)
+    tokens_after = history.total - removed + limit - history.tokens_freed(max(opening, drop), handle)
     if not drop:
         same = history.sums[history.first_long(opening, handle)]
     else:
@@ -195,7 +195,7 @@ def _tiers(epoch: Epoch, policy: Policy, rung: Rung, room: int) -> tuple[int, fl
     # Only a leaf that is too large to stay, such as a document, becomes a handle.
     large = history.legal_at_or_before(history.last_beyond(rest))
     short = history.handled[start] - history.handled[large]
-    if short > policy.handles_most * room * rung.handles or not history.shortened(large, start):
+    if short > policy.handles_most * room * rung.handles or not history.tokens_freed(large, start):
         return start, 0
     start = history.longest_within(rest - short)
     return start, history.handled[start] - history.handled[large]
@@ -231,7 +231,7 @@ class Built(msgspec.Struct, frozen=True):
     def tokens(self) -> int:
         return self.head_tokens + sum(self.sizes)
 
-    def sized(self, start: int = 0) -> Iterator[tuple[Message, int]]:
+    def with_sizes(self, start: int = 0) -> Iterator[tuple[Message, int]]:
         """The messages from a place on, each with its tokens."""
         return zip(self.prompt.messages[start:], self.sizes[start:], strict=True)
 

@@ -27,7 +27,7 @@ from quire.values import BOOKKEEPING, Entry, JsonObject, chain
 # Along a finished thread: every request that stands in it, as it was sent or as a policy would make it.
 
 
-def numbered(entries: Iterable[Entry]) -> Iterator[Entry]:
+def number_entries(entries: Iterable[Entry]) -> Iterator[Entry]:
     """Entries with ids and seqs, given where they are missing."""
     listed = list(entries)
     return iter(listed) if all(entry.id for entry in listed) else chain(listed)
@@ -45,7 +45,7 @@ def requests(
 
 def along(assembly: Assembly, entries: Iterable[Entry]) -> Iterator[Built | Refused]:
     """The same while an assembly is fed; at each request it stands in front of what the model said."""
-    for entry in numbered(entries):
+    for entry in number_entries(entries):
         if assembly.asks(entry):
             yield ask(assembly, entry)
         assembly.feed(entry)
@@ -59,7 +59,7 @@ def ask(assembly: Assembly, entry: Entry) -> Built | Refused:
         built = assembly.request()
     except BudgetError as error:
         return Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
-    return msgspec.structs.replace(built, rebase=built.rebase or assembly.recorded)
+    return msgspec.structs.replace(built, rebase=built.rebase or assembly.with_decision)
 
 
 def unsent(entries: Iterable[Entry]) -> list[Entry]:
@@ -115,7 +115,7 @@ def trail(entries: Iterable[Entry], policy: Policy, summarise: Summarise = extra
     whole, start = Assembly(endless), Assembly(policy, summarise)
     steps: list[Step] = []
     leaves, late = 0, 0
-    for entry in numbered(entries):
+    for entry in number_entries(entries):
         if whole.asks(entry):
             if not steps:
                 start.epoch.l1, start.epoch.tools = whole.epoch.l1[:], whole.epoch.tools
@@ -201,13 +201,13 @@ def _goes_on(run: Run, place: int, step: Step) -> bool:
 def _pay(run: Run, before: Epoch, cold: bool) -> None:
     """Charge a run for its request, and mark what the cache now has."""
     epoch, policy = run.assembly.epoch, run.assembly.policy
-    reused = 0 if cold else _reused(before, epoch)
+    reused = 0 if cold else _common_tokens(before, epoch)
     read, write = policy.prices
     run.cost += read * reused + write * (epoch.total_tokens() - reused)
     epoch.sent = len(epoch.history.leaves)
 
 
-def _reused(before: Epoch, now: Epoch) -> int:
+def _common_tokens(before: Epoch, now: Epoch) -> int:
     """Tokens of the longest common prefix of an epoch's newest request and one from now."""
     if before is now:
         return now.head_tokens() + now.history.sums[now.sent]
@@ -231,7 +231,7 @@ def _cut(thread: Trail, place: int, runs: list[Run]) -> Run | None:
         return None
     (read, write), epoch = cut.assembly.policy.prices, cut.assembly.epoch
     spared = 0 if thread.steps[place].cold else write - read
-    other = min(runs, key=lambda run: run.cost - spared * _reused(run.assembly.epoch, epoch))
+    other = min(runs, key=lambda run: run.cost - spared * _common_tokens(run.assembly.epoch, epoch))
     again = _cut_from(thread, place, other) if other is not first else None
     return min((run for run in (cut, again) if run), key=lambda run: run.cost)
 

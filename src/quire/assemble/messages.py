@@ -253,11 +253,11 @@ def assistant(entries: Sequence[Entry], policy: Policy) -> Message:
     """One message of the model from the entries of its run; empty text is left out, unless it was sent so before."""
     imported = bool(entries and policy.model) and "message" in entries[0].wire
     whole = imported and draft_for(policy.model).was_sent(entries[0].wire)
-    pairs = [(part, entry.seq) for entry in entries if (part := _spoken(entry, policy, whole)) is not None]
+    pairs = [(part, entry.seq) for entry in entries if (part := _spoken_part(entry, policy, whole)) is not None]
     return Message("assistant", tuple(part for part, _ in pairs), tuple(seq for _, seq in pairs))
 
 
-def _spoken(entry: Entry, policy: Policy, whole: bool) -> Part | None:
+def _spoken_part(entry: Entry, policy: Policy, whole: bool) -> Part | None:
     if entry.kind == "think":
         return Think(entry.text, entry.wire) if whole or policy.thinking or _is_owed(entry, policy) else None
     if entry.kind == "respond":
@@ -372,7 +372,7 @@ class History:
         """The last legal place that leaves at most `room` tokens in front of it."""
         return self.legal_at_or_before(bisect_right(self.sums, room) - 1)
 
-    def shortened(self, start: int, end: int) -> int:
+    def tokens_freed(self, start: int, end: int) -> int:
         """The tokens freed when the leaves in [start, end) become handles."""
         return self.sums[end] - self.sums[start] - (self.handled[end] - self.handled[start])
 
@@ -513,7 +513,7 @@ class Epoch:
         return placed
 
 
-def ordered(tools: dict[str, JsonObject]) -> tuple[JsonObject, ...]:
+def in_name_order(tools: dict[str, JsonObject]) -> tuple[JsonObject, ...]:
     """Tools in name order, as they are frozen for an epoch."""
     return tuple(tools[name] for name in sorted(tools))
 

@@ -243,28 +243,28 @@ class Round(msgspec.Struct, frozen=True):
             return Round(decided=self.decided)
         if entry.kind in SPOKEN and not beside:
             return self
-        return self._moved(_SOMETHING_ELSE if entry.kind in SPOKEN | BOOKKEEPING else _MORE_TOLD)
+        return self._at(_SOMETHING_ELSE if entry.kind in SPOKEN | BOOKKEEPING else _MORE_TOLD)
 
     def spoke(self) -> Round:
-        return self._moved(_SPOKE)
+        return self._at(_SPOKE)
 
-    def passed(self, sent: bool = False) -> Round:
+    def after_request(self, sent: bool = False) -> Round:
         """The round behind a request; what was decided for it is used up."""
         stage = S.SENT if sent else S.INTERRUPTED if self.streaming else S.ASKED
         return Round(stage)
 
-    def recorded(self) -> Round:
+    def with_decision(self) -> Round:
         return _to(self, decided=True)
 
     def streams(self, going_on: bool) -> Round:
         """A `sent` entry opens the answer's stream, or reports what the answer used."""
-        return self._moved(_STREAM_BEGAN if going_on else _REPORTED)
+        return self._at(_STREAM_BEGAN if going_on else _REPORTED)
 
     def again(self) -> Round:
         """The round if a request is made now, while an answer streams in: the same one again, or a new one."""
-        return self._moved(_AGAIN)
+        return self._at(_AGAIN)
 
-    def _moved(self, table: dict[Stage, Stage]) -> Round:
+    def _at(self, table: dict[Stage, Stage]) -> Round:
         return _to(self, stage=table.get(self.stage, self.stage))
 
 
@@ -316,7 +316,7 @@ class LeftOutLog:
         """Note which item version an `attach` entry brought, once a user entry has taken it in."""
         self.attached[seq] = identity(item), item.get("sha256") or sha256_hex(item["content"])
 
-    def rebased(
+    def add_rebase(
         self, old: Epoch, new: Epoch, reason: str, turn: int, promote: Promote, results: Container[int]
     ) -> None:
         """What a rebase took away, in messages and in the library; `results` do not fold into L1, as notes do."""

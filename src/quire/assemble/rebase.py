@@ -12,7 +12,7 @@ import msgspec
 
 from quire.assemble import Policy
 from quire.assemble.fit import Cuts
-from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, leaf, naming_handle, ordered
+from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, in_name_order, leaf, naming_handle
 from quire.assemble.telling import telling
 from quire.assemble.user_message import ItemBlock, Library, UserTurn, call_text, entry_text, normal, query_alone
 from quire.assemble.user_message import block as item_block
@@ -54,7 +54,7 @@ class Edit(msgspec.Struct, frozen=True):
         """Whether a shorter text stands in place of what the entry came with."""
         return self.action in SHORTENING and self.replacement is not None
 
-    def applied(self, part: Part) -> Part | None:
+    def apply_to(self, part: Part) -> Part | None:
         """What is left of a part of the model's or a tool's message."""
         if self.replacement is None or not isinstance(part, Result | Text):
             return None
@@ -143,9 +143,9 @@ def apply(epoch: Epoch, rebase: Rebase, policy: Policy, state: CarriedState) -> 
     # A user's older items are superseded whatever else is done to the entry.
     by_weight = sorted(rebase.edits, key=lambda edit: edit.action != "supersede")
     thoughts = {seq: Edit(seq, "drop") for seq, _ in _void_thoughts(epoch.history.leaves, policy)}
-    edited = _paired(thoughts | {edit.entry: edit for edit in by_weight}, epoch.history.messages)
+    edited = _with_results(thoughts | {edit.entry: edit for edit in by_weight}, epoch.history.messages)
     after.l1 = [*epoch.l1, *state.folded_texts(edited)]
-    after.tools = ordered(state.tools)
+    after.tools = in_name_order(state.tools)
     after.l2 = tuple(map(state.version, rebase.versions))
     after.item_library = Library()
     after.item_library.has = {block.id: block for block in after.l2}
@@ -170,7 +170,7 @@ def apply(epoch: Epoch, rebase: Rebase, policy: Policy, state: CarriedState) -> 
     return after
 
 
-def _paired(edited: dict[int, Edit], messages: list[Message]) -> dict[int, Edit]:
+def _with_results(edited: dict[int, Edit], messages: list[Message]) -> dict[int, Edit]:
     """The edits, and a drop for the result of every call that is dropped."""
     calls = set[str]()
     for message in messages:
@@ -234,13 +234,13 @@ def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy:
         after.history.add(placed)
     else:
         parts_said = zip(message.parts, message.seqs, strict=True)
-        edited_parts = [(edited[seq].applied(part) if seq in edited else part, seq) for part, seq in parts_said]
+        edited_parts = [(edited[seq].apply_to(part) if seq in edited else part, seq) for part, seq in parts_said]
         pairs = [(part, seq) for part, seq in edited_parts if part is not None]
         if pairs:
             parts = tuple(part for part, _ in pairs)
             if message.role == "assistant" and any(seq in edited for _, seq in pairs):
                 # Citations point into results that are gone.
-                parts = tuple(_uncited(part) if isinstance(part, Text) else part for part in parts)
+                parts = tuple(_without_citations(part) if isinstance(part, Text) else part for part in parts)
             if parts == message.parts:
                 after.history.add(placed)
                 return
@@ -250,7 +250,7 @@ def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy:
             after.history.add(leaf(shorter, placed.turn, ids, model=policy.model))
 
 
-def _uncited(part: Text) -> Text:
+def _without_citations(part: Text) -> Text:
     return part if "cut" in part.wire else Text(part.text)
 
 
@@ -269,7 +269,7 @@ def _carry_user(
 ) -> None:
     assert placed.user is not None  # the caller asked
     context = tuple((call, _cut_result(result, edited)) for call, result in placed.user.context)
-    user = msgspec.structs.replace(placed.user, entry=_shortened(placed.user.entry, edited), context=context)
+    user = msgspec.structs.replace(placed.user, entry=_with_handle(placed.user.entry, edited), context=context)
     if policy.promote == "each-turn" and placed.turn < state.turn:
         alone = leaf(query_alone(user), placed.turn, user=user, image_tokens=policy.image_tokens, model=policy.model)
         after.history.add(alone)
@@ -280,7 +280,7 @@ def _carry_user(
         after.history.add(placed)
 
 
-def _shortened(entry: Entry, edited: dict[int, Edit]) -> Entry:
+def _with_handle(entry: Entry, edited: dict[int, Edit]) -> Entry:
     """A user's entry with its words and the handle of what they came with."""
     edit = edited.get(entry.seq)
     if edit is None or not edit.shortens:
@@ -342,7 +342,7 @@ class _Shorter:
 
     def __init__(self, leaves: list[PlacedMessage], plan: Cuts) -> None:
         self._leaves, self._from = leaves, plan.handle
-        self._again = _repeated(leaves)
+        self._again = _repeated_results(leaves)
         self._used: set[str] | None = None
         self._known = set[str]()
 
@@ -377,7 +377,7 @@ def _result_tokens(placed: PlacedMessage, part: Result) -> int:
     return placed.tokens - placed.beside if alone else text_tokens(part.text)
 
 
-def _repeated(leaves: list[PlacedMessage]) -> dict[int, str]:
+def _repeated_results(leaves: list[PlacedMessage]) -> dict[int, str]:
     """Results that a later call with the same name and arguments gave again, word for word."""
     newest: dict[tuple[str, str, str], int] = {}
     out: dict[int, str] = {}
@@ -413,7 +413,9 @@ def _wants_thinking(message: Message, policy: Policy) -> bool:
     return features.signed_thinking and features.thinking_bound == "no"
 
 
-def folded(epoch: Epoch, policy: Policy, turn: int, cutting: bool, pinned: Container[str] = ()) -> list[ItemBlock]:
+def fold_library(
+    epoch: Epoch, policy: Policy, turn: int, cutting: bool, pinned: Container[str] = ()
+) -> list[ItemBlock]:
     """The items of L2 after a rebase, in the order they were first seen; unused ones leave when history is cut."""
     used, oldest = epoch.item_library.used, turn - policy.unused_turns
     blocks = [
@@ -452,7 +454,7 @@ def _within(blocks: list[ItemBlock], limit: int, used: dict[str, int], pinned: C
     return [block for block in blocks if block.id not in leaving]
 
 
-def superseded(epoch: Epoch, plan: Cuts, library: list[ItemBlock], turn: int) -> list[Edit]:
+def drop_older_versions(epoch: Epoch, plan: Cuts, library: list[ItemBlock], turn: int) -> list[Edit]:
     """The edits that take older versions of the library's items out of the earlier turns that stay."""
     newest = {item.id: item.sha256 for item in library}
     return [

@@ -14,7 +14,7 @@ from quire.assemble.fit import NO_CUT, RUNGS, Cuts, Rung
 from quire.assemble.fit import plan as plan_cut
 from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, documents_text, handle_of, own_handle
 from quire.assemble.pending import holds_context
-from quire.assemble.rebase import Edit, Rebase, Version, apply, folded, pinned_words, superseded
+from quire.assemble.rebase import Edit, Rebase, Version, apply, drop_older_versions, fold_library, pinned_words
 from quire.assemble.rebase import edits as edits_of
 from quire.assemble.summary import Leaving, Summarise, extract, forgotten
 from quire.assemble.telling import lines_that_fit, telling
@@ -65,10 +65,10 @@ def _answer(summarise: Summarise, leaving: Leaving, limit: int) -> tuple[str, st
         return "", "summary failed: returned a coroutine; pass a plain function"
     if answer is not None and not isinstance(answer, str):
         return "", f"summary was no text but {type(answer).__name__}"
-    return _checked((answer or "").strip(), limit)
+    return _check_summary((answer or "").strip(), limit)
 
 
-def _checked(text: str, limit: int) -> tuple[str, str]:
+def _check_summary(text: str, limit: int) -> tuple[str, str]:
     if not text:
         return "", "summary was empty"
     try:
@@ -103,7 +103,7 @@ class Rent(msgspec.Struct, frozen=True, array_like=True):
     samples: int = 0
     remaining: float = 0.0
 
-    def ended(self) -> Rent:
+    def at_next_epoch(self) -> Rent:
         """At the start of the next epoch, whose first request pays none."""
         return _to(self, paid=0.0, requests=1)
 
@@ -186,7 +186,7 @@ def decide(assembly: Assembly) -> Decision:
         return Decision(None, rent_after(moment, policy))
     reason = "+".join(part for part in (moving, cutting) if part)
     rebase, after = _fitting(assembly, reason, bool(cutting))
-    return Decision(rebase, assembly.rent.ended(), assembly.epoch, after)
+    return Decision(rebase, assembly.rent.at_next_epoch(), assembly.epoch, after)
 
 
 def rent_owed(assembly: Assembly) -> Rent:
@@ -252,15 +252,15 @@ def _moving(assembly: Assembly) -> str:
 def _fitting(assembly: Assembly, reason: str, cutting: bool) -> tuple[Rebase, Epoch]:
     """The rebase of the first rung whose result fits the budget, and that result."""
     tried, policy = None, effective(assembly)
-    too_large = dict[_Planned, Rebase]()
+    too_large = dict[_RebasePlan, Rebase]()
     for rung in RUNGS if cutting else (None, *RUNGS):
         if rung is not None and rung.summary == "none" and tried is not None and tried.summary:
             # The user's demands matter more than the whole of a long result, which recall can bring back.
             with contextlib.suppress(BudgetError):
                 return _with_results_cut(assembly, tried)
-        planned = _planned(assembly, policy, rung)
+        planned = _plan(assembly, policy, rung)
         if planned not in too_large:  # many rungs cut what another has cut already
-            rebase = _written(assembly, policy, reason, planned)
+            rebase = _write(assembly, policy, reason, planned)
             after = apply(assembly.epoch, rebase, assembly.policy, assembly.carried)
             if policy.fits(after.head_tokens(), after.history.total):
                 return _to(rebase, freed=assembly.epoch.total_tokens() - after.total_tokens()), after
@@ -270,13 +270,13 @@ def _fitting(assembly: Assembly, reason: str, cutting: bool) -> tuple[Rebase, Ep
     return _with_results_cut(assembly, tried)
 
 
-def written(assembly: Assembly, reason: str, rung: Rung | None) -> Rebase:
+def write_rebase(assembly: Assembly, reason: str, rung: Rung | None) -> Rebase:
     """The rebase of one rung; None cuts nothing and only folds."""
     policy = effective(assembly)
-    return _written(assembly, policy, reason, _planned(assembly, policy, rung))
+    return _write(assembly, policy, reason, _plan(assembly, policy, rung))
 
 
-class _Planned(NamedTuple):
+class _RebasePlan(NamedTuple):
     """All that a rebase takes from its rung."""
 
     plan: Cuts
@@ -284,26 +284,26 @@ class _Planned(NamedTuple):
     demands_alone: bool
 
 
-def _planned(assembly: Assembly, policy: Policy, rung: Rung | None) -> _Planned:
+def _plan(assembly: Assembly, policy: Policy, rung: Rung | None) -> _RebasePlan:
     if rung is None:
-        return _Planned(_to(NO_CUT, opening=assembly.epoch.opening), cutting=False, demands_alone=False)
+        return _RebasePlan(_to(NO_CUT, opening=assembly.epoch.opening), cutting=False, demands_alone=False)
     # What stands in front of the messages once the library is folded.
     after = assembly.epoch.copy()
     after.l2 = tuple(_library_after(assembly, policy, cutting=True))
     plan = plan_cut(assembly.epoch, policy, rung, after.head_tokens())
-    return _Planned(plan, cutting=True, demands_alone=rung.summary == "demands")
+    return _RebasePlan(plan, cutting=True, demands_alone=rung.summary == "demands")
 
 
 def _library_after(assembly: Assembly, policy: Policy, cutting: bool) -> list[ItemBlock]:
     pinned = {pin.item for pin in assembly.pins if pin.item}
-    return folded(assembly.epoch, policy, assembly.turn, cutting=cutting, pinned=pinned)
+    return fold_library(assembly.epoch, policy, assembly.turn, cutting=cutting, pinned=pinned)
 
 
-def _written(assembly: Assembly, policy: Policy, reason: str, planned: _Planned) -> Rebase:
+def _write(assembly: Assembly, policy: Policy, reason: str, planned: _RebasePlan) -> Rebase:
     epoch, plan = assembly.epoch, planned.plan
     library = _library_after(assembly, policy, planned.cutting)
-    edits = edits_of(epoch, policy, plan, assembly.carried.results, _spared(assembly))
-    edits += superseded(epoch, plan, library, assembly.turn)
+    edits = edits_of(epoch, policy, plan, assembly.carried.results, _results_pinned_whole(assembly))
+    edits += drop_older_versions(epoch, plan, library, assembly.turn)
     summary, fallbacks = _summary(assembly, plan, edits)
     opening = max((seq for leaf in epoch.history.leaves[: plan.opening] for seq in leaf.message.seqs), default=0)
     # Where nothing leaves, the summary before is told again.
@@ -332,7 +332,7 @@ def _with_pins(assembly: Assembly, rebase: Rebase) -> Rebase:
     return _to(rebase, pinned=tuple(pinned_words(assembly.pins, before, assembly.epoch, after)))
 
 
-def _spared(assembly: Assembly) -> set[int]:
+def _results_pinned_whole(assembly: Assembly) -> set[int]:
     """Results that are pinned whole: no handle and no cut could free anything."""
     return {pin.seq for pin in assembly.pins if pin.result}
 
@@ -380,7 +380,7 @@ def _with_results_cut(assembly: Assembly, rebase: Rebase) -> tuple[Rebase, Epoch
         over = max(after.total_tokens() - policy.limit, after.history.total - policy.ceiling("L4"))
         if over <= 0:
             return _to(rebase, freed=assembly.epoch.total_tokens() - after.total_tokens()), after
-        spared = {edit.entry for edit in rebase.edits if edit.cuts} | _spared(assembly)
+        spared = {edit.entry for edit in rebase.edits if edit.cuts} | _results_pinned_whole(assembly)
         largest = _largest_result(after.history.leaves, assembly, spared)
         if largest is None:
             raise BudgetError(_too_large(assembly, after), hint="" if assembly.pins else _NOTHING_PINNED)
@@ -478,7 +478,7 @@ def _too_large(assembly: Assembly, after: Epoch) -> str:
 
 
 def _pinned_results(assembly: Assembly, after: Epoch) -> int:
-    spared = _spared(assembly)
+    spared = _results_pinned_whole(assembly)
     return sum(
         long_part.tokens
         for placed in after.history.leaves

@@ -12,7 +12,7 @@ import msgspec
 
 from quire.assemble import Policy
 from quire.assemble.fit import Built, build, check_shares
-from quire.assemble.messages import Epoch, merge_tools, ordered
+from quire.assemble.messages import Epoch, in_name_order, merge_tools
 from quire.assemble.pending import LeftOutLog, Pending, Round
 from quire.assemble.rebase import CarriedState, Pin, Rebase, apply, parse_rebase, pins_of
 from quire.assemble.rebase_decision import Decision, Rent, decide, effective, rent_owed
@@ -44,11 +44,11 @@ class ModelHistory(msgspec.Struct, frozen=True):
     def at(self, entry: Entry) -> ModelHistory:
         return _to(self, now=entry.at) if entry.at is not None else self
 
-    def passed(self, estimate: int) -> ModelHistory:
+    def after_request(self, estimate: int) -> ModelHistory:
         """The history after a request that we count as `estimate` tokens."""
         return _to(self, estimate=estimate, last=self.now)
 
-    def reported(self, sent: Entry) -> ModelHistory:
+    def after_report(self, sent: Entry) -> ModelHistory:
         """The history after a report: the provider's count of the newest request corrects ours."""
         usage = sent.body.get("usage")
         total = usage.get("input_total") if isinstance(usage, dict) else None
@@ -134,7 +134,7 @@ class Assembly:
         self.round = Round()
         self.stable = 0
         # The rebase that the log holds for the request at hand.
-        self.recorded: JsonObject | None = None
+        self.with_decision: JsonObject | None = None
         self.models = ModelHistory()
         # What looking ahead has decided already; dropped when the request is passed.
         self._memo: tuple[int, Decision] | None = None
@@ -212,7 +212,7 @@ class Assembly:
         elif self.carried.tools == tools_before:
             return
         elif not self.requests:
-            self.epoch.tools = ordered(self.carried.tools)
+            self.epoch.tools = in_name_order(self.carried.tools)
         elif self.policy.late_tools and set(tools_before) <= set(self.carried.tools):
             new = tuple(tool for tool in entry.tools if tools_before.get(tool["name"]) != tool)
             self.pending.late.append(Message("tools", (ToolSet(new),), (entry.seq,)))
@@ -287,7 +287,7 @@ class Assembly:
         begins = "usage" not in entry.body
         if self.turn and before.asks(entry, beside=False):
             # The log says that it was sent: nothing is decided again.
-            self.round = self.round.recorded()
+            self.round = self.round.with_decision()
             self._pass(sent=True)
         elif begins and before.streaming:
             self._send_again()
@@ -303,19 +303,19 @@ class Assembly:
         self.pending.groups = []
         self._close(final=True)
         self.epoch.pass_by()
-        self.models, self.round = self.models.passed(self.models.estimate), self.round.again()
+        self.models, self.round = self.models.after_request(self.models.estimate), self.round.again()
 
     def _feed_sent(self, entry: Entry) -> None:
         # A request in another layout says nothing of how the model counts ours.
         if "layout" not in entry.meta:
-            self.models = self.models.reported(entry)
+            self.models = self.models.after_report(entry)
 
     def _feed_rebase(self, entry: Entry) -> None:
         self._close(final=True)
         rebase = parse_rebase(entry)
         self._read_versions(rebase)
         self._apply(rebase, self._just_decided())
-        self.round, self.recorded = self.round.recorded(), entry.body
+        self.round, self.with_decision = self.round.with_decision(), entry.body
 
     def _read_versions(self, rebase: Rebase) -> None:
         """Read items that a recorded rebase names and that are not in memory from the entries that attached them."""
@@ -344,16 +344,16 @@ class Assembly:
             self._apply(decision.rebase, decision)
         self.stable = self.epoch.sent
         self.epoch.pass_by()
-        self.models = self.models.passed(self.epoch.total_tokens())
+        self.models = self.models.after_request(self.epoch.total_tokens())
         self.requests += 1
         self.step += 1
-        self.round = self.round.passed(sent)
-        self._memo, self.recorded = None, None
+        self.round = self.round.after_request(sent)
+        self._memo, self.with_decision = None, None
         self.pending.forget_counts()
 
     def _decide(self) -> Decision:
         # The same request sent again: nothing is decided twice, unless it no longer fits.
-        if self.recorded is not None or (self.round.sent and not self.tools_moved and self.fits()):
+        if self.with_decision is not None or (self.round.sent and not self.tools_moved and self.fits()):
             return Decision(None, self.rent)
         if self.round.decided:
             # It was sent without a rebase: it still adds to the rent.
@@ -381,10 +381,10 @@ class Assembly:
         edited = {edit.entry for edit in rebase.edits}
         for seq in [s for s, (_, always) in carried.late.items() if always or s in edited]:
             del carried.late[seq]
-        self.left_out_log.rebased(old, self.epoch, rebase.reason, self.turn, self.policy.promote, carried.results)
+        self.left_out_log.add_rebase(old, self.epoch, rebase.reason, self.turn, self.policy.promote, carried.results)
         self.rebases.append(rebase)
         self.has_handles = self.has_handles or any(edit.shortens for edit in rebase.edits)
-        self.rent, self.tools_moved = self.rent.ended(), False
+        self.rent, self.tools_moved = self.rent.at_next_epoch(), False
 
     # Asking
 
@@ -438,9 +438,9 @@ class Assembly:
 
     def request_as_sent(self) -> Built:
         """The request that the log says was sent here; only recorded rebases are applied."""
-        return self.ahead()._built(self.recorded)
+        return self.ahead()._as_built(self.with_decision)
 
-    def _built(self, record: JsonObject | None) -> Built:
+    def _as_built(self, record: JsonObject | None) -> Built:
         """The current state as a request; `record` is the rebase to record first."""
         waiting = tuple(LeftOut(seq, "waits for the next user entry") for seq, _ in self.pending.attached)
         step = self.step + (not self.round.sent)
@@ -467,11 +467,11 @@ def fit(selection: Selection) -> Built:
     decision = standing._decide()
     selection.source._memo = (standing.fed, decision)
     if decision.rebase is None:
-        built = standing._built(None)
+        built = standing._as_built(None)
     else:
         standing = standing.copy()
         standing._apply(decision.rebase, decision)
-        built = standing._built(decision.rebase.body())
+        built = standing._as_built(decision.rebase.body())
     check_shares(built, standing.policy)
     return built
 

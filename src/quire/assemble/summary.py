@@ -33,7 +33,7 @@ from quire.assemble.telling import (
     is_english,
     leaves,
     likelihood,
-    reported,
+    report_label,
     settles,
     telling,
     truncate,
@@ -62,17 +62,17 @@ class Line(msgspec.Struct, frozen=True):
     text: str
 
 
-class Unlisted(msgspec.Struct, frozen=True):
+class UnlistedCounts(msgspec.Struct, frozen=True):
     """How many requests and decisions have no line of their own, or share one with an equal."""
 
     requests: int = 0
     decisions: int = 0
 
-    def plus(self, lines: Iterable[Line]) -> Unlisted:
+    def plus(self, lines: Iterable[Line]) -> UnlistedCounts:
         """The counts with these lines added."""
         speakers = [line.who for line in lines]
         settled = speakers.count("Done") + speakers.count("Open")
-        return Unlisted(self.requests + speakers.count("User"), self.decisions + settled)
+        return UnlistedCounts(self.requests + speakers.count("User"), self.decisions + settled)
 
 
 class EarlierSummary(msgspec.Struct, frozen=True):
@@ -81,10 +81,10 @@ class EarlierSummary(msgspec.Struct, frozen=True):
     lines: tuple[Line, ...]
     words: dict[str, list[str]]
     prose: str
-    missing: Unlisted
+    missing: UnlistedCounts
 
 
-def written(lines: Sequence[Line]) -> list[str]:
+def write_lines(lines: Sequence[Line]) -> list[str]:
     """One line each; who speaks is said where it changes, and where the words could be taken for a label."""
     before = [None, *(line.who for line in lines)]
     return [
@@ -93,7 +93,7 @@ def written(lines: Sequence[Line]) -> list[str]:
     ]
 
 
-def unlisted(missing: Unlisted) -> str:
+def tell_unlisted(missing: UnlistedCounts) -> str:
     """Says how many requests and decisions no line tells, if any."""
     counts = ((missing.requests, "requests"), (missing.decisions, "decisions"))
     words = ", ".join(f"{number} {noun}" for number, noun in counts if number)
@@ -102,7 +102,7 @@ def unlisted(missing: Unlisted) -> str:
 
 def earlier(text: str) -> EarlierSummary:
     """The parts of a summary that the built-in one, or another, has written."""
-    lines, prose, missing = list[Line](), list[str](), Unlisted()
+    lines, prose, missing = list[Line](), list[str](), UnlistedCounts()
     words: dict[str, list[str]] = {label: [] for label in LISTS}
     who = ""
     for line in text.split("\n"):
@@ -113,7 +113,7 @@ def earlier(text: str) -> EarlierSummary:
             words[label] += line.removeprefix(label).replace(",", " ").split()
         elif counted := _UNLISTED.fullmatch(line):
             requests, decisions = (int(number or 0) for number in counted.groups())
-            missing = Unlisted(missing.requests + requests, missing.decisions + decisions)
+            missing = UnlistedCounts(missing.requests + requests, missing.decisions + decisions)
         elif who:
             lines.append(Line(who, line))
         else:
@@ -175,13 +175,13 @@ def extract(leaving: Leaving) -> str:
     """Requests and decisions in their order, then what was changed and named, as much as the limit holds."""
     before = earlier(leaving.before)
     all_lines = [*_summary_lines(before.lines, leaving.entries)]
-    most = max(leaving.limit, min(leaving.most, _demanded(all_lines, SHORT_FACTS)))
-    prose = _fitted(before.prose, leaving.limit // 2)
+    most = max(leaving.limit, min(leaving.most, _demand_tokens(all_lines, SHORT_FACTS)))
+    prose = _cut_to_tokens(before.prose, leaving.limit // 2)
     limit = most - _count(prose)
-    fits = (bound for bound in WHOLES if _demanded(all_lines, bound) <= limit * (1.0 if _is_short(bound) else 0.5))
+    fits = (bound for bound in WHOLES if _demand_tokens(all_lines, bound) <= limit * (1.0 if _is_short(bound) else 0.5))
     whole = next(fits, Whole())
-    lines, missing = _listed(all_lines, before.missing, limit, whole)
-    limit -= _count(unlisted(missing)) + 1
+    lines, missing = _choose_lines(all_lines, before.missing, limit, whole)
+    limit -= _count(tell_unlisted(missing)) + 1
     size = cache(partial(_size, lines, whole=whole))
     length = 0
     for share, longest in _SHARES:
@@ -198,10 +198,12 @@ def _is_short(whole: Whole) -> bool:
     return whole.facts <= SHORT_FACTS.facts and not whole.brief
 
 
-def _demanded(lines: Sequence[Line], whole: Whole) -> int:
+def _demand_tokens(lines: Sequence[Line], whole: Whole) -> int:
     """The tokens that it takes to tell all demands."""
     demanding = [line for line in dict.fromkeys(lines) if _is_demand(line, whole)]
-    return _size(demanding, _SHORTEST, whole) + _count(unlisted(Unlisted(9_999, 9_999))) + 1 if demanding else 0
+    return (
+        _size(demanding, _SHORTEST, whole) + _count(tell_unlisted(UnlistedCounts(9_999, 9_999))) + 1 if demanding else 0
+    )
 
 
 def forgotten(leaving: Leaving, text: str) -> str:
@@ -209,22 +211,22 @@ def forgotten(leaving: Leaving, text: str) -> str:
     before = earlier(leaving.before)
     all_lines = [*_summary_lines(before.lines, leaving.entries)]
     room = {bound: max(leaving.limit // 2, leaving.most if _is_short(bound) else 0) for bound in WHOLES}
-    whole = next((bound for bound in WHOLES if _demanded(all_lines, bound) <= room[bound]), Whole())
+    whole = next((bound for bound in WHOLES if _demand_tokens(all_lines, bound) <= room[bound]), Whole())
     demanded = [demand for line in all_lines if line.who == "User" for demand in demands(line.text, whole)]
     lines = [Line("User", demand) for demand in dict.fromkeys(demanded) if demand not in text]
-    while lines and _count("\n".join(written(lines))) > room[whole]:
+    while lines and _count("\n".join(write_lines(lines))) > room[whole]:
         del lines[0]
-    left = leaving.limit - _count("\n".join([text, *written(lines)]))
+    left = leaving.limit - _count("\n".join([text, *write_lines(lines)]))
     named_elsewhere = {*leaving.present, *telling(text)}
     words = _words(leaving.entries, before, named_elsewhere, max(leaving.limit / 4, left * _WORDS))
-    return "\n".join(part for part in (*written(lines), words) if part)
+    return "\n".join(part for part in (*write_lines(lines), words) if part)
 
 
 class _Draft(msgspec.Struct, frozen=True, dict=True):
     """The parts of a summary that is being fitted."""
 
     prose: str
-    missing: Unlisted
+    missing: UnlistedCounts
     lines: tuple[Line, ...]
     length: int
     whole: Whole
@@ -232,7 +234,7 @@ class _Draft(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def text(self) -> str:
-        parts = (self.prose, unlisted(self.missing), *_cut(self.lines, self.length, self.whole), self.words)
+        parts = (self.prose, tell_unlisted(self.missing), *_cut(self.lines, self.length, self.whole), self.words)
         return "\n".join(part for part in parts if part)
 
     def fits(self, limit: int) -> bool:
@@ -290,7 +292,7 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
         elif entry.kind == "respond":
             sentences = re.split(r"(?<=[.!?])\s+|(?<=[。！？])|\n+", _BOX.sub("", _ASIDE.sub("\n", entry.text)))
             reports = entry.seq in closing
-            kinds = (settles(sentence) or (reported(sentence) if reports else "") for sentence in sentences)
+            kinds = (settles(sentence) or (report_label(sentence) if reports else "") for sentence in sentences)
             settled = (Line(kind, _flat(text)) for kind, text in zip(kinds, sentences, strict=True) if kind)
             for line in settled:
                 since = max(plan or 0, spoke if _OF_THE_USER.search(line.text) else 0)
@@ -298,7 +300,7 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
                     yield line
         elif entry.seq in newest and (text := _failure(result_text(entry))):
             tool, target = _target(failed[entry.seq])
-            called = first_words(_called(failed[entry.seq]), _READABLE // 2)
+            called = first_words(_call_line(failed[entry.seq]), _READABLE // 2)
             yield Line("Failed", f"{text} {tool}{called if target in called else target})")
         if entry.seq == plan:
             yield from (Line("Open", _flat(step)) for step in _next_steps(_open_steps(entry) or []))
@@ -349,16 +351,18 @@ def _failure(text: str) -> str:
 
 def _target(call: Entry) -> tuple[str, str]:
     """The tool, and what it was called with: the first telling word, else its first words."""
-    text = _called(call)
+    text = _call_line(call)
     return f"({call.name} ", next(iter(telling(text)), first_words(text, _READABLE))
 
 
-def _called(call: Entry) -> str:
+def _call_line(call: Entry) -> str:
     """What a call was made with, on one line; where a command begins with going to a folder, the rest of it."""
     return _FOLDER.sub("", _flat(_text(call)))
 
 
-def _listed(lines: Sequence[Line], missing: Unlisted, limit: int, whole: Whole) -> tuple[list[Line], Unlisted]:
+def _choose_lines(
+    lines: Sequence[Line], missing: UnlistedCounts, limit: int, whole: Whole
+) -> tuple[list[Line], UnlistedCounts]:
     """The lines that can be told at least by their first words, and how many are missing with all others.
 
     Equal ones are told once. All others give way to requests, older ones to newer ones, all to demands.
@@ -377,7 +381,7 @@ def _listed(lines: Sequence[Line], missing: Unlisted, limit: int, whole: Whole) 
     dropped = set[int]()
     for place in _leaving(candidates, whole):
         share = 1 if _is_demand(candidates[place], whole) else _MOST
-        if size + _count(unlisted(missing)) <= limit * share:
+        if size + _count(tell_unlisted(missing)) <= limit * share:
             break
         size -= sizes[place]
         missing = missing.plus([candidates[place]])
@@ -438,7 +442,7 @@ def _cut(lines: Sequence[Line], length: int, whole: Whole) -> list[str]:
     requests = sum(line.who == "User" for line in lines)
     newest = range(requests - min(_NEWEST, requests // _PART), requests if length > _SHORTEST else 0)
     lengths = (length * (2 if place in newest else 1) for place in range(len(lines)))
-    return written(
+    return write_lines(
         [Line(line.who, _first_words_and_demands(line, most, whole)) for line, most in zip(lines, lengths, strict=True)]
     )
 
@@ -459,7 +463,7 @@ def _first_words_and_demands(line: Line, length: int, whole: Whole) -> str:
     if not behind:
         return start + MORE if any(map(start.endswith, demanded)) else head
     if length <= _SHORTEST:
-        return _joined(demanded, text)
+        return _join_demands(demanded, text)
     # A demand that the cut has parted is told whole instead.
     parted = [place for demand in behind if 0 <= (place := text.find(demand)) < len(start)]
     first = (start[: min(parted)].strip() if parted else start).removesuffix(CUT).removesuffix(MORE)
@@ -467,10 +471,10 @@ def _first_words_and_demands(line: Line, length: int, whole: Whole) -> str:
     mark = GAP if any(map(first.endswith, demanded)) else f"{CUT} "
     if text.removeprefix(first).lstrip().startswith(behind[0]):
         mark = " "
-    return (first and first + mark) + _joined(behind, text)
+    return (first and first + mark) + _join_demands(behind, text)
 
 
-def _joined(demanded: Sequence[str], text: str) -> str:
+def _join_demands(demanded: Sequence[str], text: str) -> str:
     """Demands of a text in a row, with a mark where something of it stands between them, or behind the last."""
     out, end = "", -1
     for demand in demanded:
@@ -486,7 +490,7 @@ def _stands(demand: str, text: str) -> bool:
     return before != text and (not behind or demand[-1] in STOPS or behind.startswith(MORE))
 
 
-def _fitted(text: str, limit: int) -> str:
+def _cut_to_tokens(text: str, limit: int) -> str:
     """A text of at most so many tokens, cut at a sentence where there is one."""
     tokens = _count(text)
     characters, cut = len(text), text

@@ -94,7 +94,7 @@ def telling_behind(text: str, start: int) -> tuple[str, ...]:
     """The telling words behind the first so many characters; where it can be, from those of the whole text."""
     front, rest = text[:start], text[start:]
     if "\\" in text:
-        return telling(_unescaped(rest, _JSON.match(text) is not None))
+        return telling(_without_escapes(rest, _JSON.match(text) is not None))
     before = telling(front)
     parted = front.endswith('"') or not rest[:1].isspace()
     return telling(rest) if parted or any(word in rest for word in before) else telling(text)[len(before) :]
@@ -103,7 +103,7 @@ def telling_behind(text: str, start: int) -> tuple[str, ...]:
 def _terms(text: str) -> list[str]:
     """The runs of a word's characters; short ones and keys, which then end in a sign of their own, may be among them."""
     if "\\" in text:
-        text = _unescaped(text, _JSON.match(text) is not None)
+        text = _without_escapes(text, _JSON.match(text) is not None)
     if text.isascii() and _KEY not in text:
         return _KEY_ENDS.sub(_KEY + " ", text).translate(_SPACED).split()
     found = _TERM.findall(text)
@@ -112,7 +112,7 @@ def _terms(text: str) -> list[str]:
     return [part for term in found for part in ([term] if "/" in term else _UNSPACED.split(term))]
 
 
-def _unescaped(text: str, is_json: bool) -> str:
+def _without_escapes(text: str, is_json: bool) -> str:
     """A text whose escapes are white space, but for quotes and slashes; in other text than JSON code points alone."""
     if not is_json:
         return _CODE_POINT.sub(" ", text)
@@ -439,7 +439,7 @@ def settles(sentence: str) -> str:
     return "Done" if done or _SETTLES.search(sentence) else ""
 
 
-def reported(sentence: str) -> str:
+def report_label(sentence: str) -> str:
     """'Assistant' where a sentence in whatever language states something with a fact in it, else ''."""
     return "Assistant" if has_fact(sentence) and sentence[-1] not in "?？:：" and not is_code(sentence) else ""
 

@@ -68,7 +68,7 @@ def block(item: JsonObject, times: bool = False, form: ItemForm = "xml") -> Item
     return ItemBlock(
         id=id,
         sha256=item.get("sha256") or sha256_hex(content),
-        text=normal(_fenced(item, meta) if form == "markdown" else _wrapped(item, meta, times)),
+        text=normal(_fence_item(item, meta) if form == "markdown" else _wrap_item(item, meta, times)),
         tag="" if form == "markdown" else tag,
         content=content,
         promotable=source != "selection" and not meta.get("images"),
@@ -78,7 +78,7 @@ def block(item: JsonObject, times: bool = False, form: ItemForm = "xml") -> Item
     )
 
 
-def _fenced(item: JsonObject, meta: JsonObject) -> str:
+def _fence_item(item: JsonObject, meta: JsonObject) -> str:
     """An item under a heading that names its source: its file and lines, else its identity."""
     type, source, language = item.get("type", "code"), meta.get("source"), meta.get("language")
     name, start, end = identity(item), meta.get("start_line"), meta.get("end_line")
@@ -98,17 +98,17 @@ def _is_line(value: Json) -> bool:
     return isinstance(value, int) and 0 <= value <= markdown.MAX_LINE
 
 
-def _wrapped(item: JsonObject, meta: JsonObject, times: bool) -> str:
+def _wrap_item(item: JsonObject, meta: JsonObject, times: bool) -> str:
     source = meta.get("source")
     if source not in _TAGS:
         head = f'<context_item id="{_attribute(identity(item))}" type="{_attribute(item.get("type", "code"))}">'
-        return f"{head}\n{escaped(item['content'], 'context_item')}\n</context_item>"
+        return f"{head}\n{escape_tags(item['content'], 'context_item')}\n</context_item>"
     tag, names = _TAGS[source]
     fields = _fields(item, meta)
     if times:
         names = tuple(out for name in names for out in ((name, "ctime", "mtime") if name == "path" else (name,)))
     lines = [f"<{name}>{_field(fields[name])}</{name}>" for name in names if name in fields]
-    body = escaped(item["content"], tag, "content")
+    body = escape_tags(item["content"], tag, "content")
     return "\n".join([f"<{tag}>", *lines, f"<content>\n{body}\n</content>", f"</{tag}>"])
 
 
@@ -131,7 +131,7 @@ def _attribute(value: Any) -> str:  # Any: an id or type of the caller's
     return _field(value).replace('"', "&quot;")
 
 
-def escaped(content: str, *tags: str) -> str:
+def escape_tags(content: str, *tags: str) -> str:
     """Content that cannot close its wrapper: </tag> -> <\\/tag>, <\\/tag> -> <\\\\/tag>."""
     return re.sub(rf"<(\\*)/({'|'.join(map(re.escape, tags))})>", r"<\1\\/\2>", content)
 
@@ -158,7 +158,7 @@ def _fenced_diff(old: ItemBlock, new: ItemBlock, escape: Callable[[str], str]) -
 
 
 def _inside_update(text: str) -> str:
-    return escaped(text, _UPDATE)
+    return escape_tags(text, _UPDATE)
 
 
 # What the model has been given, by identity: decides between a reference, a new block and an update.
@@ -288,7 +288,7 @@ def _tool_wrapped(call: Entry, output: str) -> str:
     if re.match(rf"<{re.escape(call.name)}[ >]", output) and output.endswith(f"</{call.name}>"):
         return output
     attributes = "".join(f' {name}="{value}"' for name, value in _shown_arguments(call))
-    return f"<{call.name}{attributes}>\n{escaped(output, call.name)}\n</{call.name}>"
+    return f"<{call.name}{attributes}>\n{escape_tags(output, call.name)}\n</{call.name}>"
 
 
 def _shown_arguments(call: Entry) -> list[tuple[str, str]]:

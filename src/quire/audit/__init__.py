@@ -14,7 +14,7 @@ from quire.archive.stored_conversations import SentCall, call_of, is_body
 from quire.audit.causes import CAUSES, Verdict, verdict
 from quire.audit.first_difference import summed_up, units_of
 from quire.audit.what_if import POLICIES, PolicyOutcome, what_if
-from quire.errors import QuireError, needed
+from quire.errors import QuireError, needs_extra
 from quire.providers.prefix import Unit
 from quire.providers.simulate.blocks import blocks_of, continues
 from quire.providers.usage import known_cost
@@ -32,7 +32,7 @@ __all__ = [
 ConversationKind = Literal["main", "side", "agent"]
 
 
-class Spent(msgspec.Struct):
+class AuditTotals(msgspec.Struct):
     """Tokens and money of some requests; `lost` could have been read from the cache and was not."""
 
     requests: int = 0
@@ -53,7 +53,7 @@ class Spent(msgspec.Struct):
         """The share of what could have been read that was; 1 where there was nothing to read."""
         return self.read / (self.read + self.lost) if self.read + self.lost else 1.0
 
-    def __iadd__(self, other: Spent) -> Spent:
+    def __iadd__(self, other: AuditTotals) -> AuditTotals:
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
@@ -67,7 +67,7 @@ class WatchedConversation:
 
     def __init__(self, name: str, session: str, kind: ConversationKind = "main") -> None:
         self.name, self.session, self.kind = name, session, kind
-        self.spent = Spent()
+        self.spent = AuditTotals()
         self.verdicts: list[Verdict] = []
         # Whether the requests themselves were kept, or their usage alone.
         self.bodies = False
@@ -85,7 +85,7 @@ class WatchedConversation:
         """One more request; what it lost against the one before it, if anything."""
         self.first = self.first or call
         self.first_counted = self.first_counted or (call if call.usage is not None else None)
-        self.spent += _spent(call)
+        self.spent += _totals(call)
         self.bodies = self.bodies or bool(call.body)
         self.has_tools = self.has_tools or any(unit.section == "tools" for unit in units)
         if call.usage is None:
@@ -156,7 +156,7 @@ class Grouping:
     def __init__(self) -> None:
         self._by_number: dict[int, WatchedConversation] = {}
         # How many there were, and what those came to that were forgotten.
-        self.count, self.forgotten = 0, Spent()
+        self.count, self.forgotten = 0, AuditTotals()
         # Which conversations hold a message, and which one a session's usage belongs to.
         self._holders: dict[str, list[int]] = {}
         self._by_session: dict[tuple[str, str], int] = {}
@@ -169,9 +169,9 @@ class Grouping:
         return list(self._by_number.values())
 
     @property
-    def total(self) -> Spent:
+    def total(self) -> AuditTotals:
         """What all conversations came to."""
-        total = Spent()
+        total = AuditTotals()
         for spent in (self.forgotten, *(conversation.spent for conversation in self._by_number.values())):
             total += spent
         return total
@@ -296,12 +296,12 @@ class Grouping:
         return "side" if asks_once and any(conversation.has_tools for conversation in others) else "agent"
 
 
-def _spent(call: SentCall) -> Spent:
+def _totals(call: SentCall) -> AuditTotals:
     if call.usage is None:
-        return Spent(requests=1, untold=1)
+        return AuditTotals(requests=1, untold=1)
     used, money = call.usage, known_cost(call.usage, call.target, call.at_ms)
     written = used.cache_write_5m + used.cache_write_1h
-    spent = Spent(1, used.input_total, used.cache_read, written)
+    spent = AuditTotals(1, used.input_total, used.cache_read, written)
     spent.usd, spent.unpriced = money or 0.0, int(money is None)
     return spent
 
@@ -327,17 +327,17 @@ def read_calls(path: str | Path) -> Iterator[SentCall]:
 class AuditReport(msgspec.Struct, frozen=True):
     """Everything that was audited; conversations that lost most come first."""
 
-    total: Spent
+    total: AuditTotals
     conversations: tuple[WatchedConversation, ...]
 
     @property
-    def by_cause(self) -> dict[str, Spent]:
+    def by_cause(self) -> dict[str, AuditTotals]:
         """What each cause lost, the dearest first."""
-        out: dict[str, Spent] = {}
+        out: dict[str, AuditTotals] = {}
         for audited in self.conversations:
             for loss in audited.verdicts:
-                row = out.setdefault(loss.cause, Spent())
-                row += Spent(1, lost=loss.lost, lost_usd=loss.usd or 0.0)
+                row = out.setdefault(loss.cause, AuditTotals())
+                row += AuditTotals(1, lost=loss.lost, lost_usd=loss.usd or 0.0)
         return dict(sorted(out.items(), key=lambda item: (-item[1].lost_usd, -item[1].lost)))
 
     def as_json(self) -> JsonObject:
@@ -437,7 +437,7 @@ def on_ray(address: str) -> Callable[[Callable[[Argument], Output], Iterable[Arg
     """`map` on a Ray cluster, whose nodes see the same files; in order, a few parts for each core ahead."""
 
     def run(function: Callable[[Argument], Output], arguments: Iterable[Argument]) -> Iterator[Output]:
-        with needed("Ray is not installed", "ray"):
+        with needs_extra("Ray is not installed", "ray"):
             import ray
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
         try:

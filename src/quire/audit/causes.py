@@ -14,7 +14,7 @@ import msgspec
 from quire.archive.stored_conversations import SentCall
 from quire.audit.first_difference import Moved, bytes_of, first_moved, moved_cause, units_before, units_of, where
 from quire.providers.models import ModelInfo, model_info
-from quire.providers.prefix import Unit, written
+from quire.providers.prefix import Unit, write_value
 from quire.providers.usage import cost
 from quire.values import JsonObject, Usage, value_at
 
@@ -209,7 +209,7 @@ def _unread_mark(pair: _Successors) -> Blamed | None:
     tokens = pair.tokens(pair.new[: marked[-1] + 1]) if marked else 0
     if tokens < max(2 * _TOKENS, pair.info.min_cache_tokens) or pair.was_read(tokens):
         return None
-    if expiry := _expired(pair):
+    if expiry := _expiry(pair):
         return "ttl", "certain", None, expiry
     return "provider", "likely", None, f"the mark at {where(pair.new[marked[-1]])} should have been read"
 
@@ -233,9 +233,9 @@ def _same_bytes(pair: _Successors) -> Blamed:
         return "settings", "likely", None, ", ".join(changed)
     if _below_minimum(pair):
         return _too_small(pair)
-    if expiry := _expired(pair):
+    if expiry := _expiry(pair):
         return "ttl", "certain", None, expiry
-    if written(before.body) == written(now.body):
+    if write_value(before.body) == write_value(now.body):
         return "retry", "likely", None, ""
     if info.max_breakpoints and info.engine == "anthropic":
         if not _marks(now.body):
@@ -281,7 +281,7 @@ def _from_usage(pair: _Successors) -> Blamed:
     before, now = pair.left.input_total, pair.used.input_total
     if pair.now.compacted:
         return "compaction", "certain", None, "the client says so"
-    if expiry := _expired(pair):
+    if expiry := _expiry(pair):
         return "ttl", "likely", None, expiry
     if now < 0.6 * before:
         return "compaction", "likely", None, f"{before:,} tokens became {now:,}"
@@ -290,7 +290,7 @@ def _from_usage(pair: _Successors) -> Blamed:
     return "unknown", "unknown", None, ""
 
 
-def _expired(pair: _Successors) -> str:
+def _expiry(pair: _Successors) -> str:
     """A sentence where a stored prefix had expired, by the life that its reply reports, else by its marks; else ''.
 
     A provider may give less than was asked for: the life that was received counts.
@@ -298,7 +298,7 @@ def _expired(pair: _Successors) -> str:
     lives, then, now = pair.info.ttl_s, pair.before.at_ms, pair.now.at_ms
     if then is None or now is None or not lives:
         return ""
-    asks_longer = b'"ttl":"1h"' in written(pair.before.body)
+    asks_longer = b'"ttl":"1h"' in write_value(pair.before.body)
     reported = bool(pair.left.cache_write_5m + pair.left.cache_write_1h)
     longer = bool(pair.left.cache_write_1h) if reported else asks_longer
     life_s = max(lives) if longer else min(lives)
@@ -310,7 +310,7 @@ def _expired(pair: _Successors) -> str:
 
 
 def _marks(body: JsonObject) -> int:
-    data = written(body)
+    data = write_value(body)
     return data.count(b'"cache_control":{') + data.count(b'"cachePoint":{')
 
 

@@ -11,7 +11,7 @@ from itertools import count, takewhile
 import msgspec
 
 from quire.archive.stored_conversations import SentCall
-from quire.providers.prefix import Unit, as_block, bare, same_start, written
+from quire.providers.prefix import Unit, as_block, bare, same_start, write_value
 from quire.providers.wires import Wire, wire_of
 from quire.values import Json, JsonObject, canonical
 
@@ -41,7 +41,7 @@ class KnownUnits:
 
     def unit(self, wire: Wire, message: Json, place: int) -> Unit:
         """A message at its place."""
-        data = written(message)
+        data = write_value(message)
         key = hashlib.blake2b(data, digest_size=16).digest() + wire.name.encode()
         unit = self._new.get(key)
         if unit is None:
@@ -98,7 +98,7 @@ def units_before(old: Sequence[Unit], place: Moved) -> Iterator[Unit]:
 
 def bytes_of(unit: Unit) -> bytes:
     """A unit as it was sent, without cache marks, its keys in the order they came."""
-    return b"\n".join(map(written, unit.compared))
+    return b"\n".join(map(write_value, unit.compared))
 
 
 def _text(unit: Unit) -> str:
@@ -235,7 +235,7 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
     at = before.index(was)
     if call := _mended_call(old, new, was):
         return "unpaired", f"call {call} at {where(was)}"
-    shifted = _shifted(_blocks(before[at:]), _blocks(after[at:]))
+    shifted = _shift_of_messages(_blocks(before[at:]), _blocks(after[at:]))
     # A sliding window may begin in the middle of a message.
     if at < 3 and shifted and shifted[0] == "trimmed":
         return shifted
@@ -244,7 +244,7 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
     ]:
         if cause := _volatile(_text(was), _text(now), offset):
             return cause, f"{where(was)}: {_became(was, now, offset)}"
-        return ("retrieval" if at < 2 and _fetched(was, now, offset) else "edited"), where(was)
+        return ("retrieval" if at < 2 and _is_fetched(was, now, offset) else "edited"), where(was)
     if shifted:
         return shifted
     if len(after) < 0.6 * len(before):
@@ -287,7 +287,7 @@ def _blocks(units: Sequence[Unit]) -> list[bytes]:
 _FEW = 4
 
 
-def _shifted(before: list[bytes], after: list[bytes]) -> tuple[str, str] | None:
+def _shift_of_messages(before: list[bytes], after: list[bytes]) -> tuple[str, str] | None:
     """What became of messages whose newest are still sent: dropped, put behind new ones, or summed up by a few blocks."""
     same = next((at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), len(after))
     before, after = before[same:], after[same:]
@@ -305,7 +305,7 @@ def _shifted(before: list[bytes], after: list[bytes]) -> tuple[str, str] | None:
     return None
 
 
-def _fetched(was: Unit, now: Unit, offset: int) -> bool:
+def _is_fetched(was: Unit, now: Unit, offset: int) -> bool:
     """Whether the user's side of two requests holds another long text in the same place."""
     old, new = _text(was), _text(now)
     other = min(len(old), len(new)) - offset - same_start(old[offset:][::-1], new[offset:][::-1])

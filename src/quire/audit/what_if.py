@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from quire.assemble import Assembly, Built, Policy, ask, requests, reused_tokens, unsent
-from quire.assemble.hindsight import numbered
+from quire.assemble.hindsight import number_entries
 from quire.assemble.summary import Leaving, extract
 from quire.assemble.telling import RUN, leaves, telling
 from quire.providers.models import ModelInfo, model_info
@@ -146,7 +146,7 @@ def what_if(
     """
     out, tried = [], policies or POLICIES
     tell("policies", 0, len(tried))
-    thread = recorded(entries, policy)
+    thread = recorded_thread(entries, policy)
     info = model_info(policy.model) if policy.model else None
     lives = info.ttl_s if info is not None else ()
     for number, (name, (sends, long_life)) in enumerate(tried.items()):
@@ -159,10 +159,10 @@ def what_if(
     return out
 
 
-def recorded(entries: Iterable[Entry], policy: Policy) -> RecordedThread:
+def recorded_thread(entries: Iterable[Entry], policy: Policy) -> RecordedThread:
     """The conversation with each request that all of its history would make."""
     everything = Assembly(change(policy, budget=10**12, reply=0, when="full", shares={}))
-    listed = list(numbered(unsent(entries)))
+    listed = list(number_entries(unsent(entries)))
     full, texts = FullRequests(), MessageTexts()
     times: list[int | None] = []
     called: list[list[str]] = []
@@ -327,13 +327,13 @@ def masking(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedReque
             messages.append(message)
             sizes.append(size)
         for place in results[:-_UNMASKED]:
-            messages[place] = _masked(messages[place])
+            messages[place] = _mask(messages[place])
             sizes[place] = message_tokens(messages[place])
         results = results[-_UNMASKED:]
         yield SimulatedRequest(_with_messages(built, messages, sizes))
 
 
-def _masked(message: Message) -> Message:
+def _mask(message: Message) -> Message:
     line = "[Old output left out for brevity]"
     parts = [change(part, text=line, wire={}) if isinstance(part, Result) else part for part in message.parts]
     return change(message, parts=tuple(parts))

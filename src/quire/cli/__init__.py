@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _usual = sys.excepthook
 
 
-def _stopped(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _end_quietly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Ctrl-C while the command is still being loaded is no fault to trace."""
     if issubclass(kind, KeyboardInterrupt):
         sys.stderr.write("stopped\n")
@@ -19,4 +19,4 @@ def _stopped(kind: type[BaseException], error: BaseException, trace: TracebackTy
         _usual(kind, error, trace)
 
 
-sys.excepthook = _stopped
+sys.excepthook = _end_quietly

@@ -22,7 +22,7 @@ from quire.cli.output import (
     Place,
     answer,
     console,
-    counted,
+    count_of,
     db_json_options,
     db_option,
     echo,
@@ -38,7 +38,7 @@ from quire.cli.output import (
     print_table,
     print_text,
     progress,
-    styled,
+    style,
     with_options,
     write_page,
 )
@@ -167,7 +167,7 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, pol
                 show_request(out, view)
         asked = not count and any(entry.kind == "user" for entry in log())
     if count and not as_json:
-        out.print(styled((LEGEND, "dim")))
+        out.print(style((LEGEND, "dim")))
     if not count and turn is not None:
         raise NotFound(f"there is no request in turn {turn}", hint="Leave --turn out to see all turns.")
     if not count and not as_json:
@@ -222,7 +222,7 @@ def show_request(out: Console, view: RequestView) -> None:
     """One request for a person: a line of totals, a bar per layer, and what happened."""
     built = view.built
     if isinstance(built, engine.Refused):
-        out.print(styled(_place(built), ("refused", "red"), f": {in_line(built.error)}"))
+        out.print(style(_place(built), ("refused", "red"), f": {in_line(built.error)}"))
         return
     out.print(_totals(built, view.row["reused_tokens"], view.policy.limit))
     for name, size in view.row["tokens"].items():
@@ -234,18 +234,18 @@ def show_request(out: Console, view: RequestView) -> None:
     new = [omission for omission in built.left_out if omission not in known_before]
     for reason in dict.fromkeys(omission.reason for omission in new):
         seqs = [omission.entry for omission in new if omission.reason == reason]
-        out.print(styled((f"  left out: {ranges(seqs)}: {in_line(reason)}", "dim")))
+        out.print(style((f"  left out: {ranges(seqs)}: {in_line(reason)}", "dim")))
 
 
 def _place(built: Built | Refused) -> Text:
-    return styled((f"turn {built.turn}.{built.step}", "bold"), "  ")
+    return style((f"turn {built.turn}.{built.step}", "bold"), "  ")
 
 
 def _totals(built: Built, reused: int, budget: int) -> Text:
     # Where the model has said how it counts, the budget in its tokens is another number of ours.
     own_count = f" ({budget:,} as the model counts)" if built.limit != budget else ""
     share = 100 * reused / max(1, built.tokens)
-    return styled(
+    return style(
         _place(built),
         f"epoch {built.epoch}  {built.tokens:,} of {built.limit:,} tokens{own_count}",
         f"  reused {reused:,} ({share:.0f} %)  new {built.tokens - reused:,}",
@@ -254,14 +254,14 @@ def _totals(built: Built, reused: int, budget: int) -> Text:
 
 def _bar(name: str, size: int, limit: int) -> Text:
     width = max(1, round(_BAR * min(1.0, size / limit)))
-    return styled("  ", (f"{name:5}", _COLOURS[name]), f" {size:>9,} ", ("█" * width, _COLOURS[name]))
+    return style("  ", (f"{name:5}", _COLOURS[name]), f" {size:>9,} ", ("█" * width, _COLOURS[name]))
 
 
 def _rebase_line(record: JsonObject) -> Text:
     actions = Counter(edit["action"] for edit in record["edits"])
     edits = ", ".join(f"{count} × {in_line(action)}" for action, count in actions.items()) or "no edits"
     line = f" ({in_line(record['reason'])}): freed {record['freed']:,} tokens; {edits}"
-    return styled("  ", ("rebase", "yellow"), line)
+    return style("  ", ("rebase", "yellow"), line)
 
 
 def ranges(numbers: list[int]) -> str:
@@ -418,7 +418,7 @@ def report(source: str, output: Path | None, quick: bool, db: Place | None, poli
         print_bytes(page.encode())
     else:
         write_page(file, page)
-    echo(f"{file}: {counted(requests, 'request')}, {len(page) / 1e6:.1f} MB", err=to_stdout)
+    echo(f"{file}: {count_of(requests, 'request')}, {len(page) / 1e6:.1f} MB", err=to_stdout)
 
 
 @click.command()
@@ -447,6 +447,6 @@ def _print(places: Whereabouts) -> None:
     for hit in places.entered[:10]:
         echo(f"entry {hit.seq} ({hit.kind}, turn {hit.turn}): {in_line(hit.around)}")
     if places.count > 10:
-        echo(f"and {counted(places.count - 10, 'entry', 'entries')} more")
+        echo(f"and {count_of(places.count - 10, 'entry', 'entries')} more")
     rows = [(_span(stretch.first, stretch.last), stretch.standing, stretch.by) for stretch in places.stretches]
     print_table(("requests", "it stood", "because of"), rows) if rows else echo("it has stood in no request yet")

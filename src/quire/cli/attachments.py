@@ -33,7 +33,7 @@ from quire.cli.output import (
     read_text,
     with_options,
 )
-from quire.errors import CallError, FormatError, NotFound, QuireError, needed
+from quire.errors import CallError, FormatError, NotFound, QuireError, needs_extra
 from quire.items import Window, from_file, from_image, from_region, from_symbol, from_url, item, kept_id
 from quire.items.sources import IMAGE_TYPES, MAX_IMAGE, document_text
 from quire.tokens import IMAGE_TOKENS, counter
@@ -215,7 +215,7 @@ def _from_web(name: str) -> Attachment:
     from quire.send.transport import without_password
 
     url = without_password(name).partition("#")[0]
-    kind, data, encoding = _fetched(name, url)
+    kind, data, encoding = _fetch(name, url)
     if kind in IMAGE_TYPES.values():
         return Attachment(None, url, image={"media_type": kind, "data": base64.b64encode(data).decode()})
     title = ""
@@ -236,11 +236,11 @@ def _from_web(name: str) -> Attachment:
     return Attachment(item_json(from_url(url, text, title=title, truncate=True)), url)
 
 
-def _fetched(name: str, url: str) -> tuple[str, bytes, str]:
+def _fetch(name: str, url: str) -> tuple[str, bytes, str]:
     """The media type, the bytes and the encoding of what stands at an address."""
     from quire.send.transport import without_password
 
-    with needed("fetching pages needs httpx", "send"):
+    with needs_extra("fetching pages needs httpx", "send"):
         import httpx
     begin, place, may_be_private = time.monotonic(), name, _is_private(urlsplit(name).hostname)
     try:

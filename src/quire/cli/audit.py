@@ -23,7 +23,7 @@ from quire.cli.output import (
     Place,
     answer,
     bar,
-    counted,
+    count_of,
     db_json_options,
     echo,
     in_line,
@@ -33,13 +33,13 @@ from quire.cli.output import (
     progress,
     write_page,
 )
-from quire.cli.proxy import copy_beside, keep, kept, put_back, text_of, write_own
+from quire.cli.proxy import copy_beside, keep, kept_value, put_back, text_of, write_own
 from quire.errors import CallError, ConflictError, FormatError, QuireError
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
     from quire.archive.sessions import FilePart
-    from quire.audit import AuditReport, PolicyOutcome, Spent, WatchedConversation
+    from quire.audit import AuditReport, AuditTotals, PolicyOutcome, WatchedConversation
 
 
 @click.command()
@@ -111,7 +111,7 @@ def audit(
         named = f"{', '.join(map(str, places[:3])) or 'the threads'}{' …' * (len(places) > 3)}"
         hint = "A session without usage cannot be audited; `quire audit --help` names what is read."
         raise CallError(f"there is no request in {named}, and no usage of one", hint=hint)
-    _tell(report, _simulated(parts, run, budget) if what_if else [], top, html, as_json)
+    _tell(report, _simulate(parts, run, budget) if what_if else [], top, html, as_json)
     if step == "apply":
         apply(report)
     if fail_under is not None and 100 * report.total.reuse < fail_under:
@@ -177,7 +177,7 @@ def _report(parts: Sequence[FilePart], run: Runner, named: set[Path]) -> AuditRe
     return report
 
 
-def _simulated(parts: Sequence[FilePart], run: Runner, budget: int | None) -> list[PolicyOutcome]:
+def _simulate(parts: Sequence[FilePart], run: Runner, budget: int | None) -> list[PolicyOutcome]:
     """What other policies would have cost; long logs are simulated part by part."""
     from quire.audit.what_if import together
 
@@ -258,10 +258,10 @@ def _show_total(report: AuditReport) -> None:
     total = report.total
     kinds = [conversation.kind for conversation in report.conversations]
     named = (("side", "side question"), ("agent", "helper"))
-    beside = ", ".join(counted(kinds.count(kind), about) for kind, about in named if kind in kinds)
-    where = f"{counted(len(kinds), 'conversation')}{f' ({beside})' if beside else ''}"
+    beside = ", ".join(count_of(kinds.count(kind), about) for kind, about in named if kind in kinds)
+    where = f"{count_of(len(kinds), 'conversation')}{f' ({beside})' if beside else ''}"
     echo(
-        f"{counted(total.requests, 'request')} in {where}: {total.input:,} tokens in, "
+        f"{count_of(total.requests, 'request')} in {where}: {total.input:,} tokens in, "
         f"{total.read:,} read from the cache, {total.written:,} written"
     )
     echo(
@@ -272,15 +272,15 @@ def _show_total(report: AuditReport) -> None:
         _show_bar(total)
     for number, lack in ((total.untold, "without usage"), (total.unpriced, "without a known price")):
         if number:
-            echo(f"not in these figures: {counted(number, 'request')} {lack}")
+            echo(f"not in these figures: {count_of(number, 'request')} {lack}")
     if total.copies:
-        echo(f"counted once: {counted(total.copies, 'reply', 'replies')} that stood in several files")
+        echo(f"counted once: {count_of(total.copies, 'reply', 'replies')} that stood in several files")
 
 
 _WIDTH = 72
 
 
-def _show_bar(total: Spent) -> None:
+def _show_bar(total: AuditTotals) -> None:
     """Of all that went in: read from the cache, lost, and new."""
     lost = min(total.lost, total.input - total.read)
     parts = (total.read, "█", "green"), (lost, "▓", "red"), (total.input - total.read - lost, "░", "white")
@@ -387,8 +387,8 @@ class AppliedSetting(msgspec.Struct, frozen=True):
     at_ms: int
 
 
-def _applied() -> list[AppliedSetting]:
-    return kept("applied_settings.json", list[AppliedSetting]) or []
+def _applied_settings() -> list[AppliedSetting]:
+    return kept_value("applied_settings.json", list[AppliedSetting]) or []
 
 
 def apply(report: AuditReport) -> None:
@@ -417,14 +417,14 @@ def apply(report: AuditReport) -> None:
         now = int(time.time() * 1000)
         change = AppliedSetting(setting.client, setting.cause, str(path), before, after, now)
         # Stored before the file is written, so that the change can always be undone.
-        keep("applied_settings.json", [*_applied(), change])
+        keep("applied_settings.json", [*_applied_settings(), change])
         path.write_text(after, "utf-8")
     if settings:
         echo("`quire audit --verify` compares what is lost from now on; `quire audit --revert` puts it back.")
 
 
 def _applied_before() -> list[AppliedSetting]:
-    if not (applied := _applied()):
+    if not (applied := _applied_settings()):
         raise CallError("no setting was applied", hint="`quire audit --apply` changes settings.")
     return applied
 
@@ -463,8 +463,8 @@ def verify(places: Sequence[Path]) -> None:
         was, now = (_share(report, change.cause) for report in (before, since))
         verdict = "it helps" if now < was else "it does not help" if now else "nothing was lost before either"
         echo(
-            f"{name}: {was:.2%} of the tokens lost in {counted(before.total.requests, 'request')} before, "
-            f"{now:.2%} in {counted(since.total.requests, 'request')} since: {verdict}"
+            f"{name}: {was:.2%} of the tokens lost in {count_of(before.total.requests, 'request')} before, "
+            f"{now:.2%} in {count_of(since.total.requests, 'request')} since: {verdict}"
         )
 
 

@@ -30,22 +30,22 @@ from quire.cli.output import (
     option,
     print_table,
     printable,
-    shortened,
-    styled,
+    shorten,
+    style,
 )
 from quire.cli.run import (
     Connection,
     Equipment,
-    chosen,
-    equipped,
+    choose,
+    equipment_for,
     listed_sources,
     reach,
-    remembered,
+    remembered_choice,
     turn_options,
     under_policy,
     watched_thread,
 )
-from quire.errors import QuireError, needed
+from quire.errors import QuireError, needs_extra
 from quire.log import OWNER_ALONE
 from quire.values import Entry, JsonObject
 
@@ -143,7 +143,7 @@ class RichScreen:
     def event(self, event: Event) -> None:
         if event.kind == "think":
             self._thinking += len(event.text)
-            self._draw(styled((f"thinking … {self._thinking:,}", "dim italic")))
+            self._draw(style((f"thinking … {self._thinking:,}", "dim italic")))
         elif event.kind == "respond":
             self._write(event.text)
             if event.entry is not None:
@@ -151,7 +151,7 @@ class RichScreen:
         elif event.kind == "sent" and event.entry is not None and "usage" not in event.entry.body:
             self._begin()
         elif event.kind == "summary":
-            self._draw(styled((SUMMING_UP, "dim")))
+            self._draw(style((SUMMING_UP, "dim")))
         elif event.entry is not None and (line := line_of(event.entry)):
             self._finish()
             self.note(line)
@@ -161,7 +161,7 @@ class RichScreen:
             self._text = ""
             self._stop()
             self.note("(the reply broke off; asking again)")
-        self._draw(styled(("…", "dim")))
+        self._draw(style(("…", "dim")))
 
     def _write(self, text: str) -> None:
         self._text += printable(text)
@@ -199,11 +199,11 @@ class RichScreen:
 
     def say(self, text: str) -> None:
         self._finish()
-        self.console.print(styled(printable(text.replace("#### ", ""))))
+        self.console.print(style(printable(text.replace("#### ", ""))))
 
     def note(self, text: str) -> None:
         self._stop()
-        self.console.print(styled((printable(text), "dim")))
+        self.console.print(style((printable(text), "dim")))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         self._finish()
@@ -299,11 +299,11 @@ class Session:
         turn = standing(self.store, self.thread.name) if self.entries() else None
         if turn is None or turn.next not in ("ask", "run"):
             return
-        words = shortened(turn.user.text if turn.user else "")
+        words = shorten(turn.user.text if turn.user else "")
         self.screen.note(f"going on with the turn that was interrupted: {words}")
-        before = remembered(turn.user)
-        own = self.kit.choice != chosen({}) or before == self.kit.choice
-        with contextlib.nullcontext(self.kit) if own else equipped(before) as kit:
+        before = remembered_choice(turn.user)
+        own = self.kit.choice != choose({}) or before == self.kit.choice
+        with contextlib.nullcontext(self.kit) if own else equipment_for(before) as kit:
             self._answer(kit)
 
     def compact(self, asking: bool = True) -> PlannedRebase | None:
@@ -423,7 +423,7 @@ def ask_lines(session: Session) -> Iterator[str]:
 
 
 def _prompt(session: Session) -> Any:
-    with needed("the terminal chat is not installed", "chat"):
+    with needs_extra("the terminal chat is not installed", "chat"):
         from prompt_toolkit import PromptSession
         from prompt_toolkit.formatted_text import FormattedText
         from prompt_toolkit.history import FileHistory
@@ -495,9 +495,9 @@ def chat(
       quire chat notes --vault ~/Notes
       echo "What is in src?" | quire chat code --root .
     """
-    choice = chosen(how)
+    choice = choose(how)
     screen = RichScreen() if sys.stdin.isatty() and sys.stdout.isatty() else PlainScreen()
-    with equipped(choice) as kit, open_db(db) as store:
+    with equipment_for(choice) as kit, open_db(db) as store:
         session = Session(store, thread, kit, screen, save)
         session.base_url, session.explicit_cache = base_url, explicit_cache
         with contextlib.closing(session):

@@ -22,7 +22,7 @@ from quire.cli.attachments import (
     window_capacity,
     window_rows,
 )
-from quire.cli.output import counted, shortened
+from quire.cli.output import count_of, shorten
 from quire.errors import CallError, NotFound, nearest
 from quire.items import kept_id
 from quire.providers.models import is_embedded
@@ -98,7 +98,7 @@ def planned_rebase(thread: Thread, target: str, summarise: Summarise) -> Planned
     from quire.assemble import Assembly
     from quire.assemble.fit import RUNGS
     from quire.assemble.rebase import apply
-    from quire.assemble.rebase_decision import written
+    from quire.assemble.rebase_decision import write_rebase
 
     policy = thread.policy_at(target)
     assembly = Assembly(policy, thread.summarise).extend(thread.store.read(thread.name)).ahead()
@@ -106,7 +106,7 @@ def planned_rebase(thread: Thread, target: str, summarise: Summarise) -> Planned
     # The rule cuts to a share of the budget: as if the budget were what stands now.
     assembly.policy = msgspec.structs.replace(policy, budget=max(1, int(before * _KEEP * 2)), reply=0)
     assembly.summarise = summarise
-    rebase = written(assembly, "asked", RUNGS[0])
+    rebase = write_rebase(assembly, "asked", RUNGS[0])
     after = apply(assembly.epoch, rebase, assembly.policy, assembly.carried)
     return PlannedRebase(rebase, before, after.total_tokens())
 
@@ -251,8 +251,8 @@ def _layers(session: Session, rest: str) -> None:
     rows: list[list[object]] = [[name, LAYERS.get(name, ""), size] for name, size in sizes.items()]
     session.screen.table(["layer", "what it is", "tokens"], [*rows, ["all", "", sum(sizes.values())]])
     session.screen.note(
-        f"epoch {built.prompt.epoch}, {counted(len(built.prompt.messages), 'message')}, "
-        f"{counted(len(built.left_out), 'entry', 'entries')} left out"
+        f"epoch {built.prompt.epoch}, {count_of(len(built.prompt.messages), 'message')}, "
+        f"{count_of(len(built.left_out), 'entry', 'entries')} left out"
     )
 
 
@@ -270,7 +270,7 @@ def _cost(session: Session, rest: str) -> None:
     by = f" by {models[0]}" if len(models) == 1 else ""
     unknown = sum(not request.reported for request in used.requests)
     without = f" without {unknown} that did not report" if unknown else ""
-    session.screen.note(f"{counted(len(rows), 'request')}{by}, {money(used.usd)} in all{without}")
+    session.screen.note(f"{count_of(len(rows), 'request')}{by}, {money(used.usd)} in all{without}")
 
 
 def _compact(session: Session, rest: str) -> None:
@@ -303,7 +303,7 @@ def _to_pin(session: Session, rest: str) -> list[Attachment]:
     except NotFound:
         if len(names) == 1 or any(_like_a_name(name) for name in names):
             raise
-        return [Attachment({"content": rest, "type": "text"}, f"“{shortened(rest, 60)}”")]
+        return [Attachment({"content": rest, "type": "text"}, f"“{shorten(rest, 60)}”")]
 
 
 def _like_a_name(word: str) -> bool:
@@ -345,7 +345,7 @@ def _recall(session: Session, rest: str) -> None:
         return
     session.meta |= placed.meta
     session.screen.note(placed.text)
-    session.screen.note(f"{counted(len(placed.ids), 'entry', 'entries')} for the next turn")
+    session.screen.note(f"{count_of(len(placed.ids), 'entry', 'entries')} for the next turn")
 
 
 def _model(session: Session, rest: str) -> None:
@@ -391,7 +391,7 @@ def _undo(session: Session, rest: str) -> None:
     old = session.thread.name
     name = session.store.fork(old, questions[-1].seq - 1)
     session.go_to(name)
-    session.screen.note(f"“{shortened(questions[-1].text, 60)}” is undone; this is thread {name}, {old} keeps it")
+    session.screen.note(f"“{shorten(questions[-1].text, 60)}” is undone; this is thread {name}, {old} keeps it")
 
 
 COMMANDS: dict[str, tuple[Command, str, str]] = {

@@ -25,13 +25,13 @@ from quire.cli.output import (
     Place,
     answer,
     append_new,
-    called,
-    counted,
+    count_of,
     db_json_options,
     db_option,
     default_db,
     echo,
     entries_so_far,
+    file_label,
     is_file,
     json_option,
     load_entries,
@@ -97,7 +97,7 @@ class ThreadGrowth(NamedTuple):
 
     def line(self) -> str:
         """One line for people."""
-        came = counted(self.entries, "entry", "entries") if self.entries else "nothing new"
+        came = count_of(self.entries, "entry", "entries") if self.entries else "nothing new"
         if self.fork_of:
             return f"{self.thread}: {came} behind the first {self.before} of {self.fork_of}, as edited in the file"
         behind = f", behind {self.before} that were there" if self.before and self.entries else ""
@@ -226,11 +226,11 @@ def _in_format(path: str, format: str, model: str, read_chat: ReadChat) -> list[
         return [read_chat(text)]
     conversations = []
     for value in _values(text, path):
-        sound = whole_value(value, called(path))
+        sound = whole_value(value, file_label(path))
         entries = [check(entry.body) for entry in providers.import_(format, sound, model)]
         if entries and all(strange_kinds([entry]) for entry in entries):
             first = strange_kinds(entries)[0]
-            problem = f"{called(path)} begins with {first!r}, which {format} does not have"
+            problem = f"{file_label(path)} begins with {first!r}, which {format} does not have"
             raise FormatError(problem, line=1, column=1, hint="Leave --from out, and it is recognised.")
         conversations.append(ImportedConversation(entries))
     return conversations
@@ -257,17 +257,17 @@ def _warn(conversations: list[ImportedConversation]) -> None:
         detail += (
             f"; left out: {', '.join(f'{number} × {kind}' for kind, number in left_out.items())}" if left_out else ""
         )
-        echo(f"read as {store}: {counted(len(of_store), 'conversation')}{detail}", err=True)
+        echo(f"read as {store}: {count_of(len(of_store), 'conversation')}{detail}", err=True)
 
 
 def _values(text: str, file: str) -> list[Any]:
     """One JSON value; or one a line, which are conversations, or the messages of one."""
-    value, lines = value_or_lines(text, called(file), "conversation, or one message,")
+    value, lines = value_or_lines(text, file_label(file), "conversation, or one message,")
     if lines is None:
         return [value]
     for number, line_value in lines:
         if not isinstance(line_value, dict | list):
-            problem = f"{called(file)} holds {short(line_value)}, not a message"
+            problem = f"{file_label(file)} holds {short(line_value)}, not a message"
             raise FormatError(problem, line=number, column=1, hint="Write one conversation a line.")
     values = [line for _, line in lines]
     apart = all(isinstance(value, list) or any(name in value for name in _HOLDERS) for value in values)
@@ -410,7 +410,7 @@ def format_(name: str, file: str, profile: str, parses: bool, **options: str | N
         lines = name == "replay" and _is_lines(text)
         hint = "quire format --help shows the shape; to read a text back, add --parse."
         entries = {"entries": [entry.body for entry in decode_lines(text)]} if lines else None
-        data = entries or value_of(text, called(file), hint=hint)
+        data = entries or value_of(text, file_label(file), hint=hint)
         value = chosen.read({**data, **settings} if isinstance(data, dict) else data, *profiles)
         print_text(chosen.render(value, *profiles))
 

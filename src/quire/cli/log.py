@@ -17,7 +17,7 @@ from quire.cli.output import (
     Place,
     answer,
     confirm_deletion,
-    counted,
+    count_of,
     db_json_options,
     db_option,
     default_db,
@@ -29,7 +29,7 @@ from quire.cli.output import (
     print_text,
     progress,
     read_text,
-    shortened,
+    shorten,
 )
 from quire.cli.record import NO_MODEL, embedder, open_records, words_option
 from quire.errors import CallError, DamageError
@@ -356,9 +356,9 @@ def verify(thread: str | None, db: Place | None, as_json: bool) -> None:
         raise
     also = {"records": verified.records} if thread is None else {}
     value = {"ok": True, "threads": verified.threads, "entries": verified.entries, **also}
-    entries = counted(verified.entries, "entry", "entries")
-    records = f", {counted(verified.records, 'record')}" if verified.records else ""
-    answer(as_json, value, f"{counted(verified.threads, 'thread')}, {entries}{records}: every hash holds")
+    entries = count_of(verified.entries, "entry", "entries")
+    records = f", {count_of(verified.records, 'record')}" if verified.records else ""
+    answer(as_json, value, f"{count_of(verified.threads, 'thread')}, {entries}{records}: every hash holds")
 
 
 @log.command()
@@ -375,7 +375,7 @@ def delete(thread: str, yes: bool, db: Place | None, as_json: bool) -> None:
     with open_db(db, create=False) as store:
         info = store.info(thread)
         if not yes:
-            confirm_deletion(f"thread {thread!r} with {counted(info.seq, 'entry', 'entries')}", name=repr(thread))
+            confirm_deletion(f"thread {thread!r} with {count_of(info.seq, 'entry', 'entries')}", name=repr(thread))
         store.delete(thread)
     answer(as_json, {"deleted": thread, "entries": info.seq}, f"deleted {thread} ({info.seq} entries)")
 
@@ -436,7 +436,7 @@ def recall(
 def _print_entries(hits: Sequence[Hit], by: str, lacking: int, explain: bool, as_json: bool) -> None:
     """The hits, and how many entries could only be found by words."""
     if lacking:
-        who = counted(lacking, "entry", "entries")
+        who = count_of(lacking, "entry", "entries")
         echo(f"{who} not indexed by meaning yet, found by words alone: run `quire index`", err=True)
     from quire.recall import relevant
 
@@ -485,7 +485,7 @@ def _entry_rows(hit: Hit) -> list[HitRow]:
     from quire.recall.document import document
 
     return [
-        ([hit.thread, entry.seq, entry.kind], hit if entry.id == hit.id else None, shortened(document(entry).text))
+        ([hit.thread, entry.seq, entry.kind], hit if entry.id == hit.id else None, shorten(document(entry).text))
         for entry in hit.neighbours or (hit.entry,)
     ]
 
@@ -521,7 +521,7 @@ def index(rebuild: bool, words: bool, as_json: bool, db: Place | None) -> None:
 
 def _news(report: IndexReport, records: int) -> str:
     """What was new, in a sentence; what was there already is not told."""
-    worded, embedded = (counted(number, "entry", "entries") for number in (report.worded, report.embedded))
-    texts = [embedded] * bool(report.embedded) + [counted(records, "record")] * bool(records)
+    worded, embedded = (count_of(number, "entry", "entries") for number in (report.worded, report.embedded))
+    texts = [embedded] * bool(report.embedded) + [count_of(records, "record")] * bool(records)
     news = [f"the words of {worded}"] * bool(report.worded) + [f"the meaning of {' and '.join(texts)}"] * bool(texts)
     return f"indexed {'; '.join(news)}" if news else "the index was up to date"

@@ -164,12 +164,12 @@ FILE_PATH = click.Path(path_type=Path, dir_okay=False)
 FOLDER_THERE = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
-def called(file: str) -> str:
+def file_label(file: str) -> str:
     """What FILE is called in a message: '-' is standard input."""
     return "standard input" if file == "-" else file if file.isprintable() else repr(file)
 
 
-def counted(number: int, single: str, many: str = "") -> str:
+def count_of(number: int, single: str, many: str = "") -> str:
     """A number of things: 1, "entry", "entries" -> "1 entry"; 2, "note" -> "2 notes"."""
     return f"{number:,} {single if number == 1 else many or single + 's'}"
 
@@ -181,7 +181,7 @@ def read_text(file: str) -> str:
 
 def read_verbatim(file: str) -> str:
     """The text as `read_text` gives it, to the last byte; bytes that are not UTF-8 are an error with a place."""
-    name = called(file)
+    name = file_label(file)
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
@@ -200,7 +200,7 @@ def read_verbatim(file: str) -> str:
 
 def read_json(file: str) -> Any:
     """The JSON value of FILE or stdin."""
-    return value_of(read_text(file), called(file))
+    return value_of(read_text(file), file_label(file))
 
 
 def confirm_deletion(description: str, name: str) -> None:
@@ -320,7 +320,7 @@ def console() -> Console:
     )
 
 
-def styled(*parts: str | Text | tuple[str, str]) -> Text:
+def style(*parts: str | Text | tuple[str, str]) -> Text:
     """Words for a console, each with its style."""
     from rich.text import Text
 
@@ -432,7 +432,7 @@ def line_of(entry: Entry) -> str:
         case "call":
             return f"→ {entry.name}({_arguments(entry)})"
         case "result":
-            return f"← {shortened(_result_preview(entry))}"
+            return f"← {shorten(_result_preview(entry))}"
         case "rebase" if entry.body["freed"] > 0:
             stands_in = "".join(
                 f"; the built-in summary stands in ({why})" for why in entry.meta.get("fallbacks", ())[:1]
@@ -445,7 +445,7 @@ def line_of(entry: Entry) -> str:
 
 def _arguments(call: Entry) -> str:
     args = call.args if isinstance(call.args, dict) else {"": call.args}
-    return ", ".join(f"{name}={shortened(repr(value), 60)}" for name, value in args.items())
+    return ", ".join(f"{name}={shorten(repr(value), 60)}" for name, value in args.items())
 
 
 def _result_preview(result: Entry) -> str:
@@ -456,7 +456,7 @@ def _result_preview(result: Entry) -> str:
     return failed + (text or "nothing")
 
 
-def shortened(text: str, limit: int = 100) -> str:
+def shorten(text: str, limit: int = 100) -> str:
     """A text on one line, cut where it is longer than `limit`."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"

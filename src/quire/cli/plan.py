@@ -20,11 +20,11 @@ from quire.cli.output import (
     Place,
     answer,
     bar,
-    called,
     console,
-    counted,
+    count_of,
     db_json_options,
     echo,
+    file_label,
     json_option,
     load_usable,
     open_db,
@@ -33,9 +33,9 @@ from quire.cli.output import (
     print_table,
     progress,
     provider_and_model,
-    styled,
+    style,
 )
-from quire.cli.requests import numbered, unwrapped
+from quire.cli.requests import numbered_values, unwrap_request
 from quire.errors import CallError, FormatError, NotFound
 from quire.providers.cache_marks import mark
 from quire.providers.models import ModelInfo, known_models, model_info, resolve
@@ -83,7 +83,7 @@ def usage(thread: str | None, as_json: bool, db: Place | None) -> None:
     ]
     answer(as_json, msgspec.to_builtins(spent), (["model", "requests", "input", "reused", "output", "money"], listed))
     if spent.unpriced and not as_json:
-        console().print(f"{counted(spent.unpriced, 'request')} without a known price")
+        console().print(f"{count_of(spent.unpriced, 'request')} without a known price")
 
 
 # The row of the best in hindsight, and the policies that make the same cuts, at other moments.
@@ -129,7 +129,7 @@ def plan(source: str, as_json: bool, db: Place | None, policy: Policy) -> None:
     # Where a request fits under no plan there is no optimum to compare with.
     cost = round(best.cost) if math.isfinite(best.cost) else None
     rows.append({"policy": OPTIMUM, "of": "as given", "cost": cost, "cuts": list(best.cuts)})
-    paid, short = _paid(logged, under), "".join(map(str, warnings[:1]))
+    paid, short = _reported_cost(logged, under), "".join(map(str, warnings[:1]))
     value = {"requests": rows[0]["requests"], "paid": paid, "policies": rows, "warning": short or None}
     answer(as_json, value, partial(_print, rows, paid, short))
 
@@ -175,7 +175,7 @@ def measure(name: str, entries: list[Entry], policy: Policy, watch: EpochWatch |
     return {"policy": name, "requests": requests, "refused": refused, **figures, "cuts": cuts}
 
 
-def _paid(entries: list[Entry], under: list[Policy]) -> JsonObject | None:
+def _reported_cost(entries: list[Entry], under: list[Policy]) -> JsonObject | None:
     """What providers reported, where the log has it, each at the prices of its own request; and our count of the same."""
     requests = counted = tokens = cache_read = 0
     cost, assembly = 0.0, assemble.Assembly()
@@ -198,7 +198,7 @@ def _print(rows: list[JsonObject], paid: JsonObject | None, warning: str) -> Non
         ("policy", "tokens", "reuse", "cost", "× optimum", "cuts", "refused"),
         [
             (
-                _named(row),
+                _policy_name(row),
                 row.get("tokens", ""),
                 f"{row['reuse']:.1%}" if "reuse" in row else "",
                 "none" if row["cost"] is None else row["cost"],
@@ -216,17 +216,17 @@ def _print(rows: list[JsonObject], paid: JsonObject | None, warning: str) -> Non
             f"cost {paid['cost']:,}; by the count above {paid['counted']:,} tokens"
         )
     count = max(1, rows[0]["requests"])
-    out.print(f"\ncuts over {counted(count, 'request')}:")
+    out.print(f"\ncuts over {count_of(count, 'request')}:")
     for row in rows:
         line = ["·"] * min(_WIDTH, count)
         for cut in row["cuts"]:
             line[min(len(line) - 1, cut * len(line) // count)] = "┃"
-        out.print(f"  {_named(row):<18} {''.join(line)}")
+        out.print(f"  {_policy_name(row):<18} {''.join(line)}")
     if warning:
         out.print(f"\nwarning: {warning}")
 
 
-def _named(row: JsonObject) -> str:
+def _policy_name(row: JsonObject) -> str:
     """A row's policy; of an optimum, whose."""
     return f"optimum, {row['of']}" if "of" in row else str(row["policy"])
 
@@ -288,13 +288,13 @@ def _predict(requests: list[TimedRequest], provider: str, with_marks: bool) -> l
 
 def _requests(file: str, provider: str, model: str | None) -> Iterator[TimedRequest]:
     at_ms = 0
-    for number, value in numbered(file):
+    for number, value in numbered_values(file):
         line, fields = number or 1, value if isinstance(value, dict) else {}
-        body, _ = unwrapped(fields)
+        body, _ = unwrap_request(fields)
         if wrong := malformed(body, provider, model):
             wire = wire_of(provider, body).name
             raise FormatError(
-                f"{called(file)} has no {wire} request here: {wrong[0].message}",
+                f"{file_label(file)} has no {wire} request here: {wrong[0].message}",
                 line=line,
                 column=1,
                 hint=f"{wrong[0].fix} Or check --provider; quire lint says all that is wrong.",
@@ -308,7 +308,7 @@ def _time(fields: JsonObject, file: str, line: int, otherwise: int) -> int:
     at = next((fields[name] for name in ("at", "at_ms") if fields.get(name) is not None), otherwise)
     if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
         raise FormatError(
-            f"{called(file)}: {at!r} is no time", line=line, column=1, hint='"at" is in milliseconds: {"at": 1000}.'
+            f"{file_label(file)}: {at!r} is no time", line=line, column=1, hint='"at" is in milliseconds: {"at": 1000}.'
         )
     return int(at)
 
@@ -362,7 +362,7 @@ def _print_predictions(requests: list[TimedRequest], predicted: list[Predicted],
     share = total["read"] / total["tokens"] if total["tokens"] else 0.0
     guessed = "" if all(prediction.exact for prediction in predicted) else "; tokens are estimates"
     tokens = f"{total['tokens']:,} tokens, {share:.1%} read from the cache"
-    echo(f"{counted(len(predicted), 'request')}, {tokens}, {_usd(total['usd'])}{guessed}")
+    echo(f"{count_of(len(predicted), 'request')}, {tokens}, {_usd(total['usd'])}{guessed}")
     for line in _reasons(predicted):
         echo(line)
     if chart and predicted:
@@ -394,14 +394,14 @@ def _draw(predicted: list[Predicted]) -> None:
         first, last = number * size + 1, number * size + len(group)
         out.print(_bar(f"{first}" if size == 1 else f"{first}–{last}", group, longest))
     of_each = f", {size} requests a bar" if size > 1 else ""
-    out.print(styled(("█ read  ", "green"), ("▓ written  ", "yellow"), ("░ plain", "red"), of_each))
+    out.print(style(("█ read  ", "green"), ("▓ written  ", "yellow"), ("░ plain", "red"), of_each))
 
 
 def _bar(name: str, group: list[Predicted], longest: int) -> Text:
     sums = _total(group)
     read, written, total = sums["read"], sums["write_5m"] + sums["write_1h"], sums["tokens"]
     parts = (read, "█", "green"), (written, "▓", "yellow"), (total - read - written, "░", "red")
-    return styled(f"{name:>9} ", *bar(_WIDTH, longest, parts), f" {total:,}")
+    return style(f"{name:>9} ", *bar(_WIDTH, longest, parts), f" {total:,}")
 
 
 # `quire models`: what is known of each.
@@ -422,7 +422,7 @@ def models(model: str | None, as_json: bool) -> None:
       quire models anthropic
       quire models anthropic:claude-opus-5-5 --json
     """
-    chosen = _chosen(model)
+    chosen = _choose_models(model)
     if as_json:
         print_json([_facts(info) for info in chosen])
         return
@@ -430,10 +430,10 @@ def models(model: str | None, as_json: bool) -> None:
         print_table(_COLUMNS, [_row(info) for info in rows], title=provider)
         echo()
     dates = ", ".join(dict.fromkeys(info.as_of for info in chosen))
-    echo(f"{counted(len(chosen), 'model')}; prices in USD per million tokens, as of {dates}")
+    echo(f"{count_of(len(chosen), 'model')}; prices in USD per million tokens, as of {dates}")
 
 
-def _chosen(target: str | None) -> list[ModelInfo]:
+def _choose_models(target: str | None) -> list[ModelInfo]:
     if not target:
         return known_models()
     if ":" in target:

@@ -24,7 +24,7 @@ import msgspec
 from quire.cli.output import (
     FILE_PATH,
     NumberRange,
-    counted,
+    count_of,
     echo,
     json_option,
     option,
@@ -205,15 +205,15 @@ def show_total(watcher: CacheWatcher) -> None:
     is_priced = total.requests > total.unpriced
     money, lost_money = (f"${total.usd:,.2f}", f" (${total.lost_usd:,.2f})") if is_priced else ("price not known", "")
     if is_priced and total.unpriced:
-        money += f" ({counted(total.unpriced, 'request')} without a known price)"
+        money += f" ({count_of(total.unpriced, 'request')} without a known price)"
     spent = f", {total.input:,} tokens in, {money}" if total.requests else ""
     lost = f"{total.lost:,} tokens{lost_money} could have been read and were not"
-    echo(f"stopped after {counted(total.requests, 'request')}{spent}; {lost}", err=True)
+    echo(f"stopped after {count_of(total.requests, 'request')}{spent}; {lost}", err=True)
     status = watcher.as_json()
     for row in status["savings"]["simulated"]:
         read = f"{abs(row['tokens']):,} tokens {'more' if row['tokens'] >= 0 else 'fewer'} were read"
         read += f" (${abs(row['usd']):,.4f} {'saved' if row['usd'] >= 0 else 'lost'})"
-        echo(f"{row['rules']}: {counted(row['requests'], 'request')}, {read} than unmended, by simulation", err=True)
+        echo(f"{row['rules']}: {count_of(row['requests'], 'request')}, {read} than unmended, by simulation", err=True)
     if trial := status["savings"]["measured"]:
         low, high = (f"{100 * bound:.0f}" for bound in trial["interval"])
         groups = f"{trial['conversations']} conversations against {trial['held_out']} held out"
@@ -222,10 +222,10 @@ def show_total(watcher: CacheWatcher) -> None:
         )
     check = status["provider_agreement"]
     if check["asked"]:
-        asked, agreed = (counted(check[name], "time") for name in ("asked", "agreed"))
+        asked, agreed = (count_of(check[name], "time") for name in ("asked", "agreed"))
         echo(f"the provider was asked {asked} and said the same {agreed}", err=True)
     if watcher.failures:
-        echo(f"{counted(len(watcher.failures), 'failure')} of watching, last: {watcher.failures[-1]}", err=True)
+        echo(f"{count_of(len(watcher.failures), 'failure')} of watching, last: {watcher.failures[-1]}", err=True)
 
 
 def state_file(name: str) -> Path:
@@ -249,7 +249,7 @@ def write_own(file: Path, data: bytes) -> None:
     file.write_bytes(data)
 
 
-def kept(name: str, kind: Any) -> Any:
+def kept_value(name: str, kind: Any) -> Any:
     """What was written there; None where nothing was."""
     file = state_file(name)
     text = text_of(file)
@@ -310,7 +310,7 @@ def _opencode(urls: dict[str, str]) -> Wiring:
     config = {"provider": {name: {"options": {"baseURL": url}} for name, url in bases.items()}}
     variable = "OPENCODE_CONFIG_CONTENT"
     own = _settings(os.environ.get(variable, ""), variable)
-    return Wiring({variable: json.dumps(_merged(own, config))})
+    return Wiring({variable: json.dumps(_join_settings(own, config))})
 
 
 def _gemini(urls: dict[str, str]) -> Wiring:
@@ -414,7 +414,7 @@ def _merge(file: Path, value: JsonObject) -> None:
     row = files.get(str(file))
     if row is not None and before == row["after"]:
         before = row["before"]  # another client runs behind a proxy, or was killed: what stood there is the user's own
-    after = json.dumps(_merged(_settings(before or "", str(file)), value), indent=2) + "\n"
+    after = json.dumps(_join_settings(_settings(before or "", str(file)), value), indent=2) + "\n"
     keep("wrapped.json", {**files, str(file): {"before": before, "after": after}})
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(after, "utf-8")
@@ -430,13 +430,13 @@ def _settings(text: str, where: str) -> JsonObject:
     return settings
 
 
-def _merged(settings: JsonObject, value: JsonObject) -> JsonObject:
+def _join_settings(settings: JsonObject, value: JsonObject) -> JsonObject:
     both = [name for name in value if isinstance(settings.get(name), dict) and isinstance(value[name], dict)]
-    return {**settings, **value, **{name: _merged(settings[name], value[name]) for name in both}}
+    return {**settings, **value, **{name: _join_settings(settings[name], value[name]) for name in both}}
 
 
 def _wrapped_files() -> JsonObject:
-    return kept("wrapped.json", JsonObject) or {}
+    return kept_value("wrapped.json", JsonObject) or {}
 
 
 def restore(file: Path) -> bool:
@@ -500,7 +500,7 @@ def doctor(as_json: bool) -> None:
         echo(f"{name} is {row['url']}, which {'answers' if row['reachable'] else 'does not answer'}")
     for file in facts["changed"]:
         echo(f"{file} is changed; `quire unwrap` puts it back")
-    echo(f"{counted(facts['recorded'], 'request')} recorded in {log}")
+    echo(f"{count_of(facts['recorded'], 'request')} recorded in {log}")
 
 
 def _answers(url: str) -> bool:

@@ -14,11 +14,11 @@ import click
 from quire.cli.output import (
     Place,
     answer,
-    called,
     confirm_deletion,
-    counted,
+    count_of,
     db_json_options,
     echo,
+    file_label,
     open_db,
     option,
     print_json,
@@ -92,7 +92,7 @@ def open_records(
 
 def read_records(file: str) -> tuple[list[Json], bool]:
     """The records of a file, and whether it is one that may hold many: a JSON list or JSON Lines."""
-    value, lines = value_or_lines(read_text(file), called(file), "record")
+    value, lines = value_or_lines(read_text(file), file_label(file), "record")
     if lines is not None:
         return [line for _, line in lines], True
     return (value, True) if isinstance(value, list) else ([value], False)
@@ -106,7 +106,7 @@ def content_of(file: str | None) -> Iterator[None]:
     except CallError as error:
         if file is None:
             raise
-        raise FormatError(f"{called(file)}: {error}", hint=error.hint) from error
+        raise FormatError(f"{file_label(file)}: {error}", hint=error.hint) from error
 
 
 def print_records(records: Sequence[Record], as_json: bool) -> None:
@@ -254,7 +254,7 @@ def _confirmed_version(record: Record, version: int | None) -> int:
     """The version that may go: the one named in the question, or one that is a conflict without asking."""
     if version in (None, record.version):
         called = f" {record.title!r}" if record.title else ""
-        versions = counted(record.version, "version")
+        versions = count_of(record.version, "version")
         confirm_deletion(f"record {record.id} ({record.schema_name}{called}) with {versions}", name=record.id)
     return record.version if version is None else version
 
@@ -277,7 +277,7 @@ def catalog(file: str | None, db: Place | None, as_json: bool) -> None:
     with open_records(db) as records:
         renewed = keep_catalog(records, tools, now=now)
         report(react(records, renewed, now=now))
-    line = f"{renewed.id} version {renewed.version}: {counted(len(renewed.context['tools']), 'tool')}"
+    line = f"{renewed.id} version {renewed.version}: {count_of(len(renewed.context['tools']), 'tool')}"
     answer(as_json, to_json(renewed), line)
 
 

@@ -21,11 +21,11 @@ from quire.cli.output import (
     FILE_PATH,
     Place,
     answer,
-    called,
     console,
-    counted,
+    count_of,
     db_json_options,
     echo,
+    file_label,
     in_line,
     is_file,
     json_option,
@@ -36,7 +36,7 @@ from quire.cli.output import (
     print_table,
     provider_and_model,
     read_text,
-    shortened,
+    shorten,
     value_or_lines,
 )
 from quire.errors import BudgetError, CallError, FormatError, NotFound
@@ -100,12 +100,12 @@ def render(
     draw = providers.rendering(target, providers.Options(key="" if is_file(source) else source))
     if every:
         for at, built in of_turn:
-            print_json(_line(at, built, _rendered(built, draw, marks)), None)
+            print_json(_line(at, built, _render(built, draw, marks)), None)
         return
     last = next(iter(deque(of_turn, maxlen=1)), None)
     if last is None:
         raise NotFound(_nothing(turn, step), hint="quire assemble shows the requests of a thread.")
-    rendered = _rendered(last[1], draw, marks)
+    rendered = _render(last[1], draw, marks)
     if as_bytes:
         print_bytes(rendered.prefix)
     elif as_json:
@@ -151,7 +151,7 @@ def _nothing(turn: int | None, step: int | None) -> str:
     return f"there is no request in {where}"
 
 
-def _rendered(built: Built | Refused, draw: providers.Rendering, marks: bool) -> Request:
+def _render(built: Built | Refused, draw: providers.Rendering, marks: bool) -> Request:
     if isinstance(built, assemble.Refused):
         raise BudgetError(built.error, hint=built.hint)
     request = draw.request(built.prompt)
@@ -176,7 +176,7 @@ def _show(request: Request, built: Built | Refused) -> None:
     """The parts that a cache compares, each with its size, and what could not go along."""
     count = counter(f"{request.provider}:{request.model}").count
     lines = [part.decode() for part in providers.prefix_parts(request.body, request.provider)]
-    rows = [(*_named(json.loads(line)), count(line)) for line in lines]
+    rows = [(*_part_label(json.loads(line)), count(line)) for line in lines]
     title = f"{request.provider}:{request.model}, turn {built.turn}, step {built.step}"
     print_table(("part", "says", "tokens"), rows, title=title)
     for name, value in request.headers.items():
@@ -186,7 +186,7 @@ def _show(request: Request, built: Built | Refused) -> None:
         console().print(in_line(f"left out: {source}: {omission['reason']}"))
 
 
-def _named(piece: JsonObject, width: int = 64) -> tuple[str, str]:
+def _part_label(piece: JsonObject, width: int = 64) -> tuple[str, str]:
     """What a part is, and how it begins: ("user", "Hello")."""
     # A tool of the provider's own is called by its type, or by its only field.
     kind = piece.get("role") or piece.get("type") or next(iter(piece), "part")
@@ -194,7 +194,7 @@ def _named(piece: JsonObject, width: int = 64) -> tuple[str, str]:
         kind = "tool"
     elif piece.keys() & {"text", "instructions"} and piece.keys() <= {"type", "text", "instructions"}:
         kind = "system"
-    return str(kind), shortened(" ".join(_texts(piece)), width)
+    return str(kind), shorten(" ".join(_texts(piece)), width)
 
 
 def _texts(value: Json) -> Iterator[str]:
@@ -246,20 +246,20 @@ def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> N
     """
     if provider is None and ":" in (model or ""):
         provider, model = provider_and_model(provider, model)
-    reports = list(_reports(numbered(file), provider, model))
+    reports = list(_reports(numbered_values(file), provider, model))
     answer(as_json, msgspec.to_builtins(reports), partial(_print_findings, reports))
     if any(errors(report.findings) for report in reports):
         raise SystemExit(1)
 
 
-def numbered(file: str) -> Iterator[tuple[int, Any]]:
+def numbered_values(file: str) -> Iterator[tuple[int, Any]]:
     """One JSON value as number 0; or JSON lines, or a JSON array of requests, each with its number from 1."""
     text = read_text(file)
-    whole, lines = value_or_lines(text, called(file), "request") if text.strip() else ([], None)
+    whole, lines = value_or_lines(text, file_label(file), "request") if text.strip() else ([], None)
     if lines is not None:
         yield from lines
     elif whole == []:
-        raise FormatError(f"{called(file)} holds no request", hint="Write one request a line.")
+        raise FormatError(f"{file_label(file)} holds no request", hint="Write one request a line.")
     elif isinstance(whole, list):
         yield from enumerate(whole, start=1)
     else:
@@ -269,7 +269,7 @@ def numbered(file: str) -> Iterator[tuple[int, Any]]:
 def _reports(requests: Iterator[tuple[int, Any]], provider: str | None, model: str | None) -> Iterator[LintReport]:
     memory = ServerMemory(complete=False)
     for line, request in requests:
-        body, headers = unwrapped(request)
+        body, headers = unwrap_request(request)
         about = request if body is not request else {}
         name = provider or _known_provider(about) or detect(body)
         if name is None:
@@ -296,7 +296,7 @@ def _known_provider(about: JsonObject) -> str | None:
     return None
 
 
-def unwrapped(request: Any) -> tuple[Any, dict[str, str] | None]:
+def unwrap_request(request: Any) -> tuple[Any, dict[str, str] | None]:
     """A recorded request is {"body", "headers"} or {"at", "request"}; anything else is the body itself."""
     if not isinstance(request, dict) or "messages" in request:
         return request, None
@@ -320,8 +320,8 @@ def _print_findings(reports: list[LintReport]) -> None:
     refused = len(errors(findings))
     warned = len(findings) - refused
     names = ", ".join(dict.fromkeys(f"{report.provider} {report.model}".strip() for report in reports))
-    also = f", {counted(warned, 'warning')}" * bool(warned)
-    echo(f"{counted(len(reports), 'request')} ({names}): {refused or 'no'} finding{'s' * (refused != 1)}{also}")
+    also = f", {count_of(warned, 'warning')}" * bool(warned)
+    echo(f"{count_of(len(reports), 'request')} ({names}): {refused or 'no'} finding{'s' * (refused != 1)}{also}")
 
 
 # `quire lock` and `quire check`: hashes of what stands at the head of each request. When they move, every user's cache is
@@ -363,7 +363,7 @@ class MovedPrefix(msgspec.Struct, frozen=True):
     what: str
 
 
-def locked(calls: Iterable[SentCall]) -> tuple[LockedRequest, ...]:
+def lock_requests(calls: Iterable[SentCall]) -> tuple[LockedRequest, ...]:
     """The requests that were sent, those without a body left out."""
     from quire.audit.first_difference import bytes_of, units_of, where
 
@@ -427,19 +427,19 @@ def lock(file: Path, lock_file: Path, reason: str) -> None:
       quire lock requests.jsonl
       quire lock requests.jsonl --reason "the search tool is new"
     """
-    now, reasons = _recorded(file), tuple[str, ...]()
+    now, reasons = _read_lock(file), tuple[str, ...]()
     if lock_file.exists():
         before = read_lock(lock_file)
         moves = moved_prefixes(before.requests, now)
         if moves and not reason:
             _tell_moves(moves)
             raise CallError(
-                f"the prefixes of {counted(len(moves), 'request')} moved",
+                f"the prefixes of {count_of(len(moves), 'request')} moved",
                 hint="Say why with --reason, or mend what moved them.",
             )
         reasons = (*before.reasons, reason) if moves else before.reasons
     lock_file.write_text(PrefixLock(now, reasons).encode(), encoding="utf-8")
-    echo(f"{lock_file}: the prefixes of {counted(len(now), 'request')}")
+    echo(f"{lock_file}: the prefixes of {count_of(len(now), 'request')}")
 
 
 @click.command()
@@ -458,7 +458,7 @@ def check(file: Path, lock_file: Path, as_json: bool) -> None:
     """
     if not lock_file.exists():
         raise NotFound(f"there is no {str(lock_file)!r}", hint=f"Write it first: quire lock {file}")
-    moves = moved_prefixes(read_lock(lock_file).requests, _recorded(file))
+    moves = moved_prefixes(read_lock(lock_file).requests, _read_lock(file))
     if as_json:
         print_json([msgspec.to_builtins(move) for move in moves])
     elif moves:
@@ -470,10 +470,10 @@ def check(file: Path, lock_file: Path, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _recorded(file: Path) -> tuple[LockedRequest, ...]:
+def _read_lock(file: Path) -> tuple[LockedRequest, ...]:
     from quire.audit import read_calls
 
-    requests = locked(read_calls(file))
+    requests = lock_requests(read_calls(file))
     if not requests:
         raise CallError(f"{file} holds no request with its body", hint="Record requests: quire proxy --log FILE.")
     return requests

@@ -21,7 +21,7 @@ from quire.cli.output import (
     Place,
     PlainScreen,
     answer,
-    counted,
+    count_of,
     db_json_options,
     default_db,
     echo,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from quire.notes import NoteIndex
     from quire.notes.vault import Vault
     from quire.records.store import Progress
-    from quire.send.cycle import Decision, Interrupted, Outcome
+    from quire.send.cycle import Decision, InterruptedTurn, Outcome
     from quire.send.tools import Tool, Toolbox
     from quire.send.transport import Transport
     from quire.send.turn import Runner
@@ -185,7 +185,7 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
         return {"runner": {"runner": self.runner, **msgspec.json.decode(msgspec.json.encode(self))}}
 
 
-def remembered(entry: Entry | None) -> Choice:
+def remembered_choice(entry: Entry | None) -> Choice:
     """The choice that a user's entry was made with; meta is free, so what stands there need not be ours."""
     value = entry.meta.get("runner") if entry is not None else None
     try:
@@ -195,7 +195,7 @@ def remembered(entry: Entry | None) -> Choice:
     return choice if choice.runner in _USES else Choice()
 
 
-def chosen(options: dict[str, Any], before: Choice | None = None) -> Choice:
+def choose(options: dict[str, Any], before: Choice | None = None) -> Choice:
     """The options that were given, over those that the turn was begun with; one of no use is an error."""
     new = {name: value for name, value in options.items() if value}
     runner = new.get("runner") or (before.runner if before is not None else _fitting(new))
@@ -301,7 +301,7 @@ class Equipment(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def equipped(choice: Choice) -> Iterator[Equipment]:
+def equipment_for(choice: Choice) -> Iterator[Equipment]:
     """Notes indexed and servers started, for as long as they are needed."""
     from quire.notes.vault import Vault
     from quire.send.mcp import McpServer
@@ -310,7 +310,7 @@ def equipped(choice: Choice) -> Iterator[Equipment]:
         vault = Vault(Path(choice.vault)) if choice.vault else None
         index = None
         if vault is not None and choice.runner != "chat":
-            index = stack.enter_context(_indexed(vault))
+            index = stack.enter_context(_index_notes(vault))
         foreign: list[Tool] = []
         for command in choice.mcp:
             server = command if command.startswith(("http://", "https://")) else shlex.split(command)
@@ -318,7 +318,7 @@ def equipped(choice: Choice) -> Iterator[Equipment]:
         yield Equipment(choice, vault, index, tuple(foreign), stack.enter_context(embedding_progress()))
 
 
-def _indexed(vault: Vault) -> NoteIndex:
+def _index_notes(vault: Vault) -> NoteIndex:
     """The notes, searchable by words, and by meaning where that is installed; what is missing for it is said."""
     from quire.notes import NoteIndex
 
@@ -392,7 +392,7 @@ def tell_outcome(outcome: Outcome, target: str, as_json: bool, sources: str = ""
     money = f", ${outcome.usd:.4f}" if outcome.usd is not None else ""
     ended = "" if outcome.stop == "answered" else f" [ended: {outcome.stop}]"
     tokens = f"{used.input_total:,} tokens in{share}, {used.output:,} out"
-    echo(f"{target}: {counted(outcome.steps, 'request')}, {tokens}{money}{ended}", err=True, dim=True)
+    echo(f"{target}: {count_of(outcome.steps, 'request')}, {tokens}{money}{ended}", err=True, dim=True)
 
 
 @click.command()
@@ -426,8 +426,8 @@ def run(
     """
     from quire.send.cycle import run_sync
 
-    words, choice, screen = _words(text), chosen(how), PlainScreen(as_json)
-    with equipped(choice) as kit:
+    words, choice, screen = _words(text), choose(how), PlainScreen(as_json)
+    with equipment_for(choice) as kit:
         attached = note_items(note, kit.vault)
         attached += [item for name in attach for item in attached_items(name, kit.vault)]
         attached += linked_items(words, kit.vault, screen.note)
@@ -501,16 +501,16 @@ def resume(
             _show_open_turn(turn, thread, as_json)
             return
         reached = reach(model or turn.target, base_url, explicit_cache)
-        choice = chosen(how, remembered(standing(store, thread).user))
+        choice = choose(how, remembered_choice(standing(store, thread).user))
         screen = PlainScreen(as_json)
-        with equipped(choice) as kit, store.turn_lock(thread):
+        with equipment_for(choice) as kit, store.turn_lock(thread):
             log = under_policy(watched_thread(store, thread, screen.note), reached, choice)
-            outcome = _resumed(log, reached, kit, screen, rerun)
+            outcome = _resume(log, reached, kit, screen, rerun)
             listed = listed_sources(store, thread)
     tell_outcome(outcome, reached.target, as_json, listed)
 
 
-def _resumed(thread: Thread, reached: Connection, kit: Equipment, screen: PlainScreen, rerun: bool) -> Outcome:
+def _resume(thread: Thread, reached: Connection, kit: Equipment, screen: PlainScreen, rerun: bool) -> Outcome:
     """Go on with the newest turn, once the calls that may have run already are named."""
     from quire.send.cycle import look, resume_sync
 
@@ -528,7 +528,7 @@ def _resumed(thread: Thread, reached: Connection, kit: Equipment, screen: PlainS
         screen.end()
 
 
-def _show_open_turn(turn: Interrupted, thread: str, as_json: bool) -> None:
+def _show_open_turn(turn: InterruptedTurn, thread: str, as_json: bool) -> None:
     calls = [(call, "may have run") for call in turn.doubtful] + [(call, "waiting") for call in turn.waiting]
     rows = [{"call_id": call.call_id, "name": call.name, "args": call.args, "state": state} for call, state in calls]
     messages = {

@@ -22,11 +22,11 @@ from quire.cli.output import (
     NumberRange,
     Place,
     answer,
-    called,
-    counted,
+    count_of,
     db_option,
     default_db,
     echo,
+    file_label,
     json_option,
     make_folder,
     open_db,
@@ -226,7 +226,7 @@ def open_(thread: str | None, port: int, no_browser: bool, db: Place | None) -> 
     if thread is not None:
         with open_db(place, create=False) as store:
             store.info(thread)
-    served, running = _served(port, place) if port else "", None
+    served, running = _find_service(port, place) if port else "", None
     if not served:
         make_folder(place)
         running = Running(Service(place), port=port)
@@ -240,7 +240,7 @@ def open_(thread: str | None, port: int, no_browser: bool, db: Place | None) -> 
         running.run()
 
 
-def _served(port: int, place: Place) -> str:
+def _find_service(port: int, place: Place) -> str:
     """The address of a service on this port that has the same threads; empty where there is none."""
     import urllib.request  # for one command of many, and slow to load
 
@@ -416,7 +416,7 @@ def emulate(
             echo(f"{provider} on {server.url} (Ctrl-C stops)")
             server.wait()
         except KeyboardInterrupt:
-            echo(f"stopped after {counted(len(server.requests), 'request')}", err=True)
+            echo(f"stopped after {count_of(len(server.requests), 'request')}", err=True)
 
 
 def _replies(text: str, file: str) -> list[Any]:
@@ -428,11 +428,11 @@ def _replies(text: str, file: str) -> list[Any]:
 def _reply(line: str, number: int, file: str) -> Any:
     from quire.emulate.script import answer
 
-    reply = value_of(line, called(file), number, "Write one reply a line.")
+    reply = value_of(line, file_label(file), number, "Write one reply a line.")
     try:
         answer(reply)
     except CallError as error:
-        raise FormatError(f"{called(file)}: {error}", line=number, column=1, hint=error.hint) from error
+        raise FormatError(f"{file_label(file)}: {error}", line=number, column=1, hint=error.hint) from error
     return reply
 
 

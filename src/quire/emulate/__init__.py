@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
 
@@ -28,10 +28,10 @@ from quire.emulate.script import (
     ScriptedAnswer,
     Slow,
     StoredResponse,
-    issued,
+    issue_parts,
 )
-from quire.errors import CallError, FormatError, needed
-from quire.log import Started, now_ms
+from quire.errors import CallError, FormatError, needs_extra
+from quire.log import now_ms
 from quire.providers.models import ModelInfo, exists, format_name, known_models, model_info, provider_facts, resolve
 from quire.providers.rules import Finding, ServerMemory, errors, issue, malformed, validate
 from quire.providers.simulate import Simulator
@@ -178,7 +178,7 @@ def server_config(app: Any, **more: Any) -> Any:
     return uvicorn.Config(app, log_level="critical", access_log=False, **{**usual, **more})
 
 
-class BackgroundServer(Started):
+class BackgroundServer:
     """An application on 127.0.0.1, served in a thread of its own; `make` gives it when it is started.
 
     `config` is what uvicorn takes besides, `extra` what installs it.
@@ -196,7 +196,7 @@ class BackgroundServer(Started):
     def start(self) -> None:
         """Start serving; the address is known when this returns."""
         app = self._make()
-        with needed("the server is not installed", self.extra):
+        with needs_extra("the server is not installed", self.extra):
             config = server_config(app, **self._config)
             import uvicorn
 
@@ -221,6 +221,13 @@ class BackgroundServer(Started):
         """Serve until interrupted."""
         # Not by joining the thread: Python counts a thread as ended once a join was interrupted.
         wait_until(self._ended)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
 
 
 def wait_until(ended: threading.Event) -> None:
@@ -269,7 +276,7 @@ VOICES: dict[str, ReplyForm] = {
 }
 
 
-class Emulated:
+class EmulatedProvider:
     """Answers requests as a provider would; `piece` is how many characters a stream sends at a time.
 
     `lenient` lets in what lacks a key, a version, a known model or a known previous response; `state` is a
@@ -329,7 +336,7 @@ class Emulated:
         if self._lenient or provider_facts(self.provider)["features"].get("template"):
             return None
         refused = VOICES[received.wire].lacks(received)
-        return self.refused(received, refused) if refused else None
+        return self.refuse(received, refused) if refused else None
 
     def answer(
         self,
@@ -344,17 +351,17 @@ class Emulated:
         """
         body, refusal = self._with_history(received, {**self.stored, **(connection or {})})
         if refusal:
-            return self.refused(received, refusal)
+            return self.refuse(received, refusal)
         name, model = format_name(self.provider, received.wire), received.model or None
         findings = errors(validate(body, name, model, seen=self._memory, headers=received.headers))
         if findings:
-            return self.refused(received, _refused(findings[0]))
+            return self.refuse(received, _refuse_finding(findings[0]))
         asks = not (warm or _prewarms(body) or (VOICES[received.wire].stores and openai.compacts(body)))
         scripted = self.script.next(body) if asks else ScriptedAnswer()
         if scripted.refusal is not None:
-            return self.refused(received, scripted.refusal)
+            return self.refuse(received, scripted.refusal)
         exchange = self._exchange(received, body, scripted)
-        reply = self._issued(received, exchange, connection)
+        reply = self._issue(received, exchange, connection)
         voice = VOICES[received.wire]
         return EmulatedReply(
             200,
@@ -369,10 +376,10 @@ class Emulated:
     def compact(self, received: EmulatedRequest) -> EmulatedReply:
         """/v1/responses/compact: a conversation in one item."""
         body, refusal = self._with_history(received, self.stored)
-        if refusal := refusal or self._malformed(received, body):
-            return self.refused(received, refusal)
+        if refusal := refusal or self._find_malformed(received, body):
+            return self.refuse(received, refusal)
         exchange = self._exchange(received, body, ScriptedAnswer())
-        received.predicted, received.reply = exchange.predicted, openai.compacted(exchange)
+        received.predicted, received.reply = exchange.predicted, openai.compact(exchange)
         return self._reply(received, received.reply)
 
     def _with_history(self, received: EmulatedRequest, stored: dict[str, StoredResponse]) -> tuple[Json, Refuse | None]:
@@ -394,14 +401,14 @@ class Emulated:
 
     def count(self, received: EmulatedRequest, body: Json, field: str) -> EmulatedReply:
         """The tokens of a body under the name the provider gives them; a malformed one is refused."""
-        if wrong := self._malformed(received, body):
-            return self.refused(received, wrong)
+        if wrong := self._find_malformed(received, body):
+            return self.refuse(received, wrong)
         return self._reply(received, {field: Simulator(self._target(received.wire, received.model)).count(body)})
 
-    def _malformed(self, received: EmulatedRequest, body: Json) -> Refuse | None:
+    def _find_malformed(self, received: EmulatedRequest, body: Json) -> Refuse | None:
         """What keeps a body from being counted."""
         wrong = malformed(body, format_name(self.provider, received.wire), received.model or None)
-        return _refused(wrong[0]) if wrong else None
+        return _refuse_finding(wrong[0]) if wrong else None
 
     def models(self, received: EmulatedRequest) -> EmulatedReply:
         """The provider's models."""
@@ -411,7 +418,7 @@ class Emulated:
         """One of the provider's models."""
         model = next((info for info in self._models() if info.model == name), None)
         if model is None:
-            return self.refused(received, Refuse(404, self.voice.unknown_model(name).message))
+            return self.refuse(received, Refuse(404, self.voice.unknown_model(name).message))
         return self._reply(received, self.voice.model(model))
 
     def _models(self) -> list[ModelInfo]:
@@ -421,7 +428,7 @@ class Emulated:
         """A response that was stored; deleted, where that is asked."""
         stored = self.stored.get(id)
         if stored is None:
-            return self.refused(received, Refuse(404, f"Response with id '{id}' not found."))
+            return self.refuse(received, Refuse(404, f"Response with id '{id}' not found."))
         if received.method == "DELETE":
             del self.stored[id]
             return self._reply(received, {"id": id, "object": "response", "deleted": True})
@@ -434,7 +441,7 @@ class Emulated:
             self._simulators[target] = Simulator(target)
         return self._simulators[target]
 
-    def refused(self, received: EmulatedRequest, refused: Refuse) -> EmulatedReply:
+    def refuse(self, received: EmulatedRequest, refused: Refuse) -> EmulatedReply:
         """An error in the provider's own shape."""
         message = refused.message or f"emulated failure ({refused.status})"
         received.status, received.error = refused.status, message
@@ -445,7 +452,7 @@ class Emulated:
     def _reply(self, received: EmulatedRequest, value: Json, headers: Mapping[str, str] = {}) -> EmulatedReply:
         return EmulatedReply(received.status, value, headers={**VOICES[received.wire].headers(received), **headers})
 
-    def _issued(
+    def _issue(
         self, received: EmulatedRequest, exchange: EmulatedExchange, connection: dict[str, StoredResponse] | None
     ) -> JsonObject:
         """The reply of an exchange, remembered, and written to the state."""
@@ -478,7 +485,7 @@ class Emulated:
             target=target,
             model=model,
             body=body,
-            parts=tuple(issued(spoken, received.number, voice.call_prefix)),
+            parts=tuple(issue_parts(spoken, received.number, voice.call_prefix)),
             predicted=predicted,
             previous=received.body.get("previous_response_id"),
             dropped=dropped if anthropic.CONTROLS_BETA in betas else None,
@@ -526,7 +533,7 @@ def _items(body: JsonObject) -> list[JsonObject]:
     return [item for item in as_objects(input) if item.get("type") != "compaction_trigger"]
 
 
-def _refused(finding: Finding) -> Refuse:
+def _refuse_finding(finding: Finding) -> Refuse:
     """A broken rule as the server says it; `param` is the place, without the root."""
     return Refuse(finding.status, finding.message, param=finding.path.removeprefix("$").lstrip(".") or None)
 
@@ -559,7 +566,7 @@ class Emulator(BackgroundServer):
         lenient: bool = False,
         state: Path | None = None,
     ) -> None:
-        self._emulated = Emulated(provider, replies, clock or now_ms, piece, enforce_binding, lenient, state)
+        self._emulated = EmulatedProvider(provider, replies, clock or now_ms, piece, enforce_binding, lenient, state)
         super().__init__(lambda: _app(self._emulated, chunk_bytes), port)
 
     @property
@@ -572,7 +579,7 @@ class Emulator(BackgroundServer):
         self._emulated.script.push(reply)
 
 
-def _app(emulated: Emulated, chunk_bytes: int | None) -> Any:
-    with needed("the emulator's server is not installed", "emulate"):
+def _app(emulated: EmulatedProvider, chunk_bytes: int | None) -> Any:
+    with needs_extra("the emulator's server is not installed", "emulate"):
         from quire.emulate.app import make_app
     return make_app(emulated, chunk_bytes)

@@ -20,13 +20,13 @@ from quire.emulate.script import (
     endpoints,
     limits_left,
     pieces,
-    written,
+    streamed_text,
 )
-from quire.providers.explain import moved
+from quire.providers.explain import prefix_break
 from quire.providers.models import ModelInfo
 from quire.providers.rules import ServerMemory
 from quire.providers.rules.check import conversation, where
-from quire.providers.rules.claude_turns import signed
+from quire.providers.rules.claude_turns import signed_thinking
 from quire.providers.simulate import blocks
 from quire.values import Call, JsonObject, Text, Think, as_object, value_at
 
@@ -95,7 +95,7 @@ def stream(exchange: EmulatedExchange, message: JsonObject, size: int) -> Iterat
     for index, (part, block) in enumerate(zip(exchange.parts, message["content"], strict=True)):
         kind, field, empty = _STREAMED[block["type"]]
         yield _event({"type": "content_block_start", "index": index, "content_block": {**block, **empty}})
-        deltas = [{"type": kind, field: piece} for piece in pieces(written(part), size)]
+        deltas = [{"type": kind, field: piece} for piece in pieces(streamed_text(part), size)]
         if "signature" in block:
             deltas.append({"type": "signature_delta", "signature": block["signature"]})
         yield from (_event({"type": "content_block_delta", "index": index, "delta": delta}) for delta in deltas)
@@ -162,7 +162,7 @@ def model(info: ModelInfo) -> JsonObject:
     }
 
 
-def listed(models: list[JsonObject]) -> JsonObject:
+def list_models(models: list[JsonObject]) -> JsonObject:
     ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]} if models else {}
     return {"data": models, "has_more": False, **ends}
 
@@ -181,7 +181,7 @@ def diagnose(exchange: EmulatedExchange, earlier: dict[str, IssuedReply]) -> Jso
     missed = max(0, before.tokens - exchange.predicted.read)
     if before.model != exchange.model:
         return {"type": "model_changed", "cache_missed_input_tokens": missed}
-    if place := moved(blocks(before.body, "anthropic"), blocks(exchange.body, "anthropic")):
+    if place := prefix_break(blocks(before.body, "anthropic"), blocks(exchange.body, "anthropic")):
         return {"type": f"{place.section}_changed", "cache_missed_input_tokens": missed}
     settings = ("thinking", "tool_choice", "output_config", "speed")
     if any(before.body.get(name) != exchange.body.get(name) for name in settings):
@@ -202,7 +202,7 @@ def drop_mismatched(body: JsonObject, memory: ServerMemory) -> tuple[JsonObject,
     # As errors write them: messages.1.content.0.
     paths = [
         where(thought.block.path)
-        for thought in signed(conversation(body, "anthropic"))
+        for thought in signed_thinking(conversation(body, "anthropic"))
         if (issued := memory.signed.get(thought.key)) is not None and issued.prefix != thought.prefix
     ]
     places = {tuple(path.split(".")[1::2]) for path in paths}
@@ -230,7 +230,7 @@ VOICE = ReplyForm(
     headers=headers,
     lacks=lacks,
     unknown_model=lambda name: Refuse(404, f"model: {name}"),
-    listed=listed,
+    listed=list_models,
     model=model,
     thinks=thinks,
     as_history=lambda message: {"messages": [{**message, "role": "assistant"}] if message["content"] else []},
@@ -308,7 +308,7 @@ def converse_stream(exchange: EmulatedExchange, whole: JsonObject, size: int) ->
         if isinstance(part, Call):
             start = {"toolUse": {"toolUseId": part.call_id, "name": part.name}}
             yield _converse_event("contentBlockStart", {"start": start, **place})
-        deltas = [_converse_delta(part, piece) for piece in pieces(written(part), size)]
+        deltas = [_converse_delta(part, piece) for piece in pieces(streamed_text(part), size)]
         if isinstance(part, Think):
             deltas.append({"reasoningContent": {"signature": block["reasoningContent"]["reasoningText"]["signature"]}})
         yield from (_converse_event("contentBlockDelta", {"delta": delta, **place}) for delta in deltas)

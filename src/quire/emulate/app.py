@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from quire.emulate import VOICES, Emulated
+from quire.emulate import VOICES, EmulatedProvider
 from quire.emulate.gemini import EmulatedCaches
 from quire.emulate.script import EmulatedPath, EmulatedReply, EmulatedRequest, Refuse, StoredResponse
 from quire.providers.wires import wire_of
@@ -28,7 +28,7 @@ class BrokenResponse(Exception):
     """Ends a response in the middle; the server drops the connection."""
 
 
-def make_app(emulated: Emulated, chunk_bytes: int | None = None) -> Starlette:
+def make_app(emulated: EmulatedProvider, chunk_bytes: int | None = None) -> Starlette:
     """The routes of one provider; everything else is 404 in its own shape."""
     desk = Endpoints(emulated, chunk_bytes)
     return Starlette(routes=[*desk.routes(), Route("/{path:path}", desk.nowhere, methods=_METHODS)])
@@ -40,7 +40,7 @@ _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 class Endpoints:
     """Takes requests in and hands outcomes out."""
 
-    def __init__(self, emulated: Emulated, chunk_bytes: int | None) -> None:
+    def __init__(self, emulated: EmulatedProvider, chunk_bytes: int | None) -> None:
         self._emulated = emulated
         self._chunk_bytes = chunk_bytes
         self._caches = EmulatedCaches(emulated)
@@ -57,7 +57,7 @@ class Endpoints:
             yield self._route(f"{base}/{{name}}", ["GET", "PATCH", "DELETE"], "gemini", caches.act)
         for wire in filter(emulated.speaks, VOICES):
             for endpoint in VOICES[wire].endpoints:
-                yield self._route(endpoint.path, ["POST"], wire, partial(self._posted, endpoint))
+                yield self._route(endpoint.path, ["POST"], wire, partial(self._post, endpoint))
         listing = emulated.voice.models
         for base in filter(None, (listing, listing.removeprefix("/v1"))):
             yield self._route(base, ["GET"], emulated.wire, emulated.models)
@@ -65,7 +65,7 @@ class Endpoints:
 
     async def nowhere(self, request: Request) -> Response:
         received, _ = await self._receive(request, self._emulated.wire)
-        return self._deliver(self._emulated.refused(received, Refuse(404, f"not found: {request.url.path}")))
+        return self._deliver(self._emulated.refuse(received, Refuse(404, f"not found: {request.url.path}")))
 
     def _route(self, path: str, methods: list[str], wire: str, act: Act) -> Route:
         async def handle(request: Request) -> Response:
@@ -74,14 +74,14 @@ class Endpoints:
             # Not looked at: without a key, or no JSON object.
             refusal = self._emulated.key_refusal(received)
             if problem and not refusal:
-                refusal = self._emulated.refused(received, Refuse(400, problem))
+                refusal = self._emulated.refuse(received, Refuse(400, problem))
             outcome = refusal or act(received, *names)
             await asyncio.sleep(outcome.delay_s)
             return self._deliver(outcome)
 
         return Route(path, handle, methods=methods)
 
-    def _posted(self, endpoint: EmulatedPath, received: EmulatedRequest) -> EmulatedReply:
+    def _post(self, endpoint: EmulatedPath, received: EmulatedRequest) -> EmulatedReply:
         if endpoint.count:
             return self._emulated.count(received, endpoint.inner(received.body), endpoint.count)
         streamed = received.body.get("stream") is True if endpoint.streamed is None else endpoint.streamed
@@ -90,7 +90,7 @@ class Endpoints:
 
     async def _receive(self, request: Request, wire: str) -> tuple[EmulatedRequest, str]:
         """The request as recorded, and what is wrong with its JSON."""
-        body, problem = _parsed(await request.body() or b"{}")
+        body, problem = _parse(await request.body() or b"{}")
         model = str(request.path_params.get("model", ""))
         return self._emulated.receive(request.method, _path(request), request.headers, body, wire, model), problem
 
@@ -107,20 +107,20 @@ class Endpoints:
         remembered: dict[str, StoredResponse] = {}
         try:
             while True:
-                await self._framed(socket, await socket.receive_text(), remembered)
+                await self._answer_frame(socket, await socket.receive_text(), remembered)
         except WebSocketDisconnect:
             return
 
-    async def _framed(self, socket: WebSocket, text: str, remembered: dict[str, StoredResponse]) -> None:
+    async def _answer_frame(self, socket: WebSocket, text: str, remembered: dict[str, StoredResponse]) -> None:
         """Answer one WebSocket frame."""
-        body, problem = _parsed(text.encode())
+        body, problem = _parse(text.encode())
         frame = as_object(body)
         if not problem and frame.get("type") != "response.create":
             problem = f"Invalid value: '{frame.get('type')}'. Supported values are: 'response.create'."
         bare = {name: value for name, value in frame.items() if name not in ("type", "generate")}
         received = self._emulated.receive("WEBSOCKET", _path(socket), socket.headers, bare, "openai-responses")
         if problem:
-            outcome = self._emulated.refused(received, Refuse(400, problem))
+            outcome = self._emulated.refuse(received, Refuse(400, problem))
         else:
             outcome = self._emulated.answer(received, True, remembered, warm=frame.get("generate") is False)
         await asyncio.sleep(outcome.delay_s)
@@ -142,7 +142,7 @@ def _path(connection: HTTPConnection) -> str:
     return connection.url.path + (f"?{connection.url.query}" if connection.url.query else "")
 
 
-def _parsed(raw: bytes) -> tuple[Json, str]:
+def _parse(raw: bytes) -> tuple[Json, str]:
     """The JSON of a body, and what is wrong with it."""
     try:
         body = json.loads(raw)

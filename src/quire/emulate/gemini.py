@@ -24,7 +24,7 @@ from quire.providers.simulate.engine_caches import GeminiCache, seconds
 from quire.values import Call, JsonObject, Text, Think, as_object, value_at
 
 if TYPE_CHECKING:
-    from quire.emulate import Emulated
+    from quire.emulate import EmulatedProvider
 
 _STATUS = {
     400: "INVALID_ARGUMENT",
@@ -169,7 +169,7 @@ _DEFAULT_TTL_S = 3600.0
 class EmulatedCaches:
     """The explicit caches of one emulated provider, by name, each as its owner sees it."""
 
-    def __init__(self, emulated: Emulated) -> None:
+    def __init__(self, emulated: EmulatedProvider) -> None:
         self._emulated = emulated
         self._stored: dict[str, JsonObject] = {}
         self._count = 0
@@ -179,7 +179,7 @@ class EmulatedCaches:
         model = str(body.get("model") or "").removeprefix("models/")
         findings = errors(validate(body, "gemini", model, headers=received.headers))
         if findings:
-            return self._emulated.refused(received, Refuse(findings[0].status, findings[0].message))
+            return self._emulated.refuse(received, Refuse(findings[0].status, findings[0].message))
         self._count += 1
         name = f"cachedContents/emulated{self._count:04d}"
         ttl_s = seconds(body.get("ttl"), _DEFAULT_TTL_S)
@@ -230,7 +230,7 @@ class EmulatedCaches:
 
     def _missing(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         message = "CachedContent not found (or permission denied)"
-        return self._emulated.refused(received, Refuse(403, f"{message}: {name}"))
+        return self._emulated.refuse(received, Refuse(403, f"{message}: {name}"))
 
 
 def _life(at_ms: int, ttl_s: float) -> JsonObject:

@@ -17,7 +17,7 @@ from quire.emulate.script import (
     limits_left,
     pieces,
 )
-from quire.providers.explain import moved
+from quire.providers.explain import prefix_break
 from quire.providers.simulate import blocks
 from quire.values import Call, Json, JsonObject, Text, Think, as_object, as_objects, value_at
 
@@ -187,7 +187,7 @@ def compacts(body: JsonObject) -> bool:
     return bool(items) and items[-1].get("type") == "compaction_trigger"
 
 
-def compacted(exchange: EmulatedExchange) -> JsonObject:
+def compact(exchange: EmulatedExchange) -> JsonObject:
     """The answer of /responses/compact: the user's messages as they were, and one item for all the rest."""
     items = as_objects(exchange.body.get("input"))
     messages = [{**item, "type": "message"} for item in items if item.get("role") == "user"]
@@ -230,7 +230,7 @@ def _reasoning(exchange: EmulatedExchange, part: Think, index: int) -> JsonObjec
 
 def _call(part: Call, name: str, body: JsonObject) -> JsonObject:
     """A call of a function; where the tool that was offered takes free text, a custom call."""
-    tool = _offered(body).get(part.name, {})
+    tool = _offers(body).get(part.name, {})
     ends = {"name": part.name, "call_id": part.call_id, "status": "completed"}
     if tool.get("namespace"):
         ends["namespace"] = tool["namespace"]
@@ -240,7 +240,7 @@ def _call(part: Call, name: str, body: JsonObject) -> JsonObject:
     return {"type": "function_call", "id": f"fc_{name}", "arguments": part.arguments, **ends}
 
 
-def _offered(body: JsonObject) -> dict[str, JsonObject]:
+def _offers(body: JsonObject) -> dict[str, JsonObject]:
     """The tools by name, also of namespaces and of those that joined as input items; the first of a name holds."""
     offered: dict[str, JsonObject] = {}
     late = [item for item in as_objects(body.get("input")) if item.get("type") == "additional_tools"]
@@ -360,7 +360,7 @@ def _reason(before: JsonObject, body: JsonObject) -> str | None:
     changed = [reason for reason, was in settings[0].items() if settings[1][reason] != was]
     if changed:
         return changed[0]
-    place = moved(blocks(before, "openai-responses"), blocks(body, "openai-responses"))
+    place = prefix_break(blocks(before, "openai-responses"), blocks(body, "openai-responses"))
     return "input_changed" if place is not None else None
 
 

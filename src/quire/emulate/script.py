@@ -155,7 +155,7 @@ def _part(part: Json) -> Spoken:
     )
 
 
-def issued(parts: Iterable[Spoken], number: int, prefix: str) -> Iterator[Spoken]:
+def issue_parts(parts: Iterable[Spoken], number: int, prefix: str) -> Iterator[Spoken]:
     """The parts as a model writes them: calls with their arguments as text, and ids that no other call here has."""
     calls = 0
     for part in parts:
@@ -325,7 +325,7 @@ def limits_left(received: EmulatedRequest) -> dict[str, tuple[int, int]]:
     return {"requests": (10_000, 9_999), "tokens": (2_000_000, max(0, 2_000_000 - tokens))}
 
 
-def written(part: Spoken) -> str:
+def streamed_text(part: Spoken) -> str:
     """What a stream sends of a part, piece by piece."""
     return part.arguments if isinstance(part, Call) else part.text
 

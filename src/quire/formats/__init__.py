@@ -108,7 +108,7 @@ class CallPair(msgspec.Struct, frozen=True):
         return (self.result.body.get("content") or "") if self.result else ""
 
 
-def paired(entries: Iterable[Entry]) -> list[Entry | CallPair]:
+def pair_results(entries: Iterable[Entry]) -> list[Entry | CallPair]:
     """The entries in order, each result moved to its call.
 
     A result belongs to the nearest earlier unanswered call with its id; one without such a call

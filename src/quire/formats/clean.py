@@ -9,8 +9,20 @@ from typing import Literal, get_args
 import msgspec
 
 from quire.errors import CallError
-from quire.formats import CallPair, exact, excerpt, fault, paired, well_formed
-from quire.log.shapes import ANYTHING, BOOLEAN, NULL, OBJECT, STRING, Fields, Listed, Scalar, checked, either, one_of
+from quire.formats import CallPair, exact, excerpt, fault, pair_results, well_formed
+from quire.log.shapes import (
+    ANYTHING,
+    BOOLEAN,
+    NULL,
+    OBJECT,
+    STRING,
+    Fields,
+    ListShape,
+    Scalar,
+    check_shape,
+    either,
+    one_of,
+)
 from quire.values import Entry, Json, JsonObject, canonical
 
 # What a clean text shows: tools, relevant conversation, tool results, the request.
@@ -261,9 +273,9 @@ _RESULT = Fields({"tool": STRING}, {"output": ANYTHING, "id": ANYTHING, "timesta
 INPUT = Fields(
     {},
     {
-        "tools": Listed(_TOOL),
-        "conversation": Listed(_MESSAGE_SHAPE),
-        "tool_results": Listed(_RESULT),
+        "tools": ListShape(_TOOL),
+        "conversation": ListShape(_MESSAGE_SHAPE),
+        "tool_results": ListShape(_RESULT),
         "request": _TEXT,
         "detail": one_of(DETAILS),
         "shown": BOOLEAN,
@@ -273,7 +285,7 @@ INPUT = Fields(
 
 def read(data: Json) -> Clean:
     """The value of the JSON object that `quire format clean` takes."""
-    fields = dict(checked(INPUT, data))
+    fields = dict(check_shape(INPUT, data))
     if fields.pop("shown", False):
         return msgspec.convert(fields, Clean)
     return project(**fields)
@@ -314,7 +326,7 @@ def project_thread(entries: Iterable[Entry], detail: Detail = "full") -> Clean:
     tools = next((entry.tools for entry in reversed(listed) if entry.kind == "tools"), [])
     request = next((at for at in reversed(range(len(listed))) if listed[at].kind == "user"), len(listed))
     spoken = (entry for at, entry in enumerate(listed) if entry.kind in ("user", "respond") and at != request)
-    pairs = [event for event in paired(listed) if isinstance(event, CallPair)]
+    pairs = [event for event in pair_results(listed) if isinstance(event, CallPair)]
     return project(
         tools,
         ({"role": entry.kind, "content": entry.text} for entry in spoken),

@@ -9,7 +9,7 @@ import msgspec
 from quire.errors import FormatError
 from quire.formats import well_formed
 from quire.items import MAX_ITEMS, WINDOW, Window
-from quire.log.shapes import NULL, STRING, Fields, checked, either
+from quire.log.shapes import NULL, STRING, Fields, check_shape, either
 from quire.values import Item, Json, JsonObject, item_json
 
 # A window as the formats `xml` and `json` show it: every field of every item, its capacity, the request.
@@ -40,7 +40,7 @@ def project(window: Window, request: str | None = None) -> Context:
 
 def read(data: Json) -> Context:
     """The value of the JSON object that `quire format` takes; absent ids are ctx-1, ctx-2, …"""
-    fields = dict(checked(INPUT, data))
+    fields = dict(check_shape(INPUT, data))
     request = fields.pop("request", None)
     return project(Window.from_json(fields), request)
 
@@ -70,7 +70,7 @@ class _NoNumber(ValueError):
     """NaN and the infinities, which JSON does not have."""
 
 
-def _refused(name: str) -> Json:
+def _refuse_number(name: str) -> Json:
     raise _NoNumber(f"{name} is not a JSON number")
 
 
@@ -81,7 +81,7 @@ def load(text: str, name: str = "the text", hint: str = _HINT, line: int = 1) ->
     """The JSON value of a text that is called `name` and begins at `line`; a fault says where it is."""
     column, cause = 1, Exception()
     try:
-        return json.loads(text, parse_constant=_refused)
+        return json.loads(text, parse_constant=_refuse_number)
     except json.JSONDecodeError as error:
         problem, cause = f"is not JSON: {error.msg}", error
         line, column = line + error.lineno - 1, error.colno

@@ -10,7 +10,7 @@ import msgspec
 
 from quire.errors import CallError, FormatError
 from quire.formats import exact, excerpt, fault, json_, well_formed
-from quire.log.shapes import INTEGER, NULL, STRING, Fields, Listed, checked, either, one_of, short
+from quire.log.shapes import INTEGER, NULL, STRING, Fields, ListShape, check_shape, either, one_of, short
 from quire.values import ITEM_TYPES, Item, ItemType, Json, JsonObject
 
 # What a markdown context shows: fenced items with their annotation, and the request behind them.
@@ -262,7 +262,7 @@ _NAME, _LINE = either(STRING, NULL), either(INTEGER, NULL)
 INPUT = Fields(json_.INPUT.required, {**json_.INPUT.optional, **_WRAP, "default_language": STRING, "system": _NAME})
 PARSED = Fields(
     {
-        "items": Listed(
+        "items": ListShape(
             Fields(
                 {"type": one_of(ITEM_TYPES), "content": STRING, "tag": STRING},
                 {"filename": _NAME, "start_line": _LINE, "end_line": _LINE},
@@ -291,10 +291,10 @@ def read(data: Json, profile: Profile = "quire") -> Markdown:
     """The value of the JSON object that `quire format markdown` takes, or of the one that `--parse` prints."""
     items = data.get("items") if isinstance(data, dict) else None
     if isinstance(items, list) and any(isinstance(item, dict) and "tag" in item for item in items):
-        fields = checked(PARSED, data)
+        fields = check_shape(PARSED, data)
         blocks = tuple(MarkdownItem(**block) for block in fields["items"])
         return _markdown(blocks, fields.get("request"), fields.get("wrap", "none"), fields.get("system"))
-    fields = dict(checked(INPUT, data))
+    fields = dict(check_shape(INPUT, data))
     options = {name: fields.pop(name) for name in ("wrap", "default_language", "system") if name in fields}
     window = json_.read(fields)
     return project(window.items, window.request, profile=profile, **options)
@@ -314,16 +314,16 @@ def _markdown(blocks: tuple[MarkdownItem, ...], request: str | None, wrap: Wrap,
 
 def _block_of(item: Item, profile: Profile, default_language: str) -> MarkdownItem:
     metadata = item.metadata or {}
-    filename = _typed(metadata, "filename", str)
-    start, end = _typed(metadata, "start_line", int), _typed(metadata, "end_line", int)
-    _typed(metadata, "language", str)
+    filename = _typed_metadata(metadata, "filename", str)
+    start, end = _typed_metadata(metadata, "start_line", int), _typed_metadata(metadata, "end_line", int)
+    _typed_metadata(metadata, "language", str)
     if filename is None or start is None or end is None:
         start = end = None
     chosen = "lisp" if profile == "agent-q" else tag(item, default_language)
     return MarkdownItem(item.type, item.content, filename, start, end, chosen)
 
 
-def _typed(metadata: JsonObject, name: str, type: type) -> Json:
+def _typed_metadata(metadata: JsonObject, name: str, type: type) -> Json:
     value = metadata.get(name)
     if value is not None and (not isinstance(value, type) or isinstance(value, bool)):
         kind = "a string" if type is str else "an integer"

@@ -15,7 +15,7 @@ from quire import formats
 from quire.errors import CallError, FormatError
 from quire.formats import Marks, exact, excerpt, fault, well_formed
 from quire.log.entries import check
-from quire.log.shapes import ANYTHING, NATURAL, NULL, Fields, Listed, checked, either, one_of
+from quire.log.shapes import ANYTHING, NATURAL, NULL, Fields, ListShape, check_shape, either, one_of
 from quire.values import Entry, Json, JsonObject
 
 # What a replay shows: past events without thinking, and the whole current cycle.
@@ -225,7 +225,7 @@ class _ReplayReader:
 WINDOW = 15
 
 INPUT = Fields(
-    {"entries": Listed(ANYTHING)},
+    {"entries": ListShape(ANYTHING)},
     {"window": either(NATURAL, NULL), "delimiter": one_of(DELIMITERS), "history": NATURAL, "left_out": NATURAL},
 )
 
@@ -234,7 +234,7 @@ def project(entries: Iterable[Entry], window: int | None = WINDOW, delimiter: De
     """HISTORY is the last `window` events (None: all) before the last user entry, CURRENT what came since."""
     if window is not None and window < 0:
         raise CallError(f"window is {window}", hint="Give 0 or more events, or None for all.")
-    events = [event for entry in formats.paired(entries) if (event := _event(entry))]
+    events = [event for entry in formats.pair_results(entries) if (event := _event(entry))]
     users = [at for at, event in enumerate(events) if isinstance(event, User)]
     if not users:
         return Replay()
@@ -246,7 +246,7 @@ def project(entries: Iterable[Entry], window: int | None = WINDOW, delimiter: De
 
 def read(data: Json) -> Replay:
     """The value of the JSON object that `quire format replay` takes, or of the one that `--parse` prints."""
-    fields = checked(INPUT, data)
+    fields = check_shape(INPUT, data)
     entries = [_entry(body, at) for at, body in enumerate(fields["entries"])]
     delimiter = fields.get("delimiter", "$")
     if "history" in fields:
@@ -302,7 +302,7 @@ def _last(events: Sequence[Event], window: int) -> Sequence[Event]:
 
 def _sections(entries: list[Entry], history: int, left_out: int, delimiter: Delimiter) -> Replay:
     """Entries that are shown as they are, the first `history` of them under HISTORY."""
-    events = [event for entry in formats.paired(entries) if (event := _event(entry))]
+    events = [event for entry in formats.pair_results(entries) if (event := _event(entry))]
     older = accumulate((count([event]) for event in events), initial=0)
     split = next((at for at, number in enumerate(older) if number >= history), len(events))
     try:

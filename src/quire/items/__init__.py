@@ -44,9 +44,9 @@ from quire.log.shapes import (
     SHA256,
     STRING,
     Fields,
-    Listed,
+    ListShape,
     Scalar,
-    checked,
+    check_shape,
     either,
     matching,
     one_of,
@@ -136,14 +136,14 @@ ITEM = Fields(
 )
 LIMIT = either(COUNTED, NULL)
 WINDOW = Fields(
-    required={"items": Listed(ITEM)},
+    required={"items": ListShape(ITEM)},
     optional={
         "max_items": CAPACITY,
         # The same in camel case: read, never written.
         "maxItems": CAPACITY,
         "max_tokens": LIMIT,
         "max_item_tokens": LIMIT,
-        "pinned": Listed(CTX_ID),
+        "pinned": ListShape(CTX_ID),
         "next_id": COUNTED,
     },
 )
@@ -302,7 +302,7 @@ class Window:
                 hint="Pass truncate=True to cut it at a line, raise the limit, or unpin something.",
             )
         shorter = cut(new.content, lambda text: self._sizes.count(text) <= room)
-        metadata = shorter.noted(new.metadata)
+        metadata = shorter.with_note(new.metadata)
         new = item(shorter.content, new.type, metadata, id=new.id, timestamp=new.timestamp)
         return new, self._sizes.count(new.content)
 
@@ -456,7 +456,7 @@ class Window:
     @classmethod
     def from_json(cls, value: JsonObject, *, with_: Counter | None = None, clock: Callable[[], int] = now_ms) -> Window:
         """A window from JSON: absent ids are counted, absent timestamps are 0 (never the clock)."""
-        fields = checked(WINDOW, value)
+        fields = check_shape(WINDOW, value)
         if "maxItems" in fields and "max_items" in fields:
             raise FormatError("both max_items and maxItems are given", hint="Leave maxItems out.")
         max_items = fields.get("max_items") or fields.get("maxItems") or MAX_ITEMS
@@ -511,14 +511,14 @@ class ThreadWindow:
 
     def window(self) -> Window:
         """The window as it is saved now; every change of it is saved, too."""
-        saved = self._stored()
+        saved = self._stored_window()
         if self._window is None or saved != self._saved:
             window = Window.from_json(saved, clock=self._clock) if saved else Window(clock=self._clock)
             window.on_change = partial(self._save, window)
             self._window, self._saved = window, saved
         return self._window
 
-    def _stored(self) -> Json:
+    def _stored_window(self) -> Json:
         return self._store.window(self._thread) if has_thread(self._store, self._thread) else None
 
     def _save(self, window: Window) -> None:
@@ -540,7 +540,7 @@ class ThreadWindow:
                 except ConflictError:
                     self._window = None
                     # A file that others keep locked is a conflict, too, but the window is as it was.
-                    if not tries or saved_digest(self._stored()) == self._expected:
+                    if not tries or saved_digest(self._stored_window()) == self._expected:
                         raise
                 finally:
                     self._expected = None

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
-from quire.errors import BudgetError, CallError, FormatError, NotFound, needed
+from quire.errors import BudgetError, CallError, FormatError, NotFound, needs_extra
 from quire.log.shapes import INTEGER, Fault, check_json, short
 from quire.values import ITEM_TYPES, NOT_UTF8_HINT, Item, ItemType, Json, JsonObject, sha256_hex
 
@@ -36,7 +36,7 @@ def item(
         raise CallError(f"unknown item type {short(type)}", hint=f"Use one of {', '.join(ITEM_TYPES)}.")
     if not INTEGER.fits(timestamp):
         raise CallError(f"timestamp must be an integer, not {short(timestamp)}", hint="Unix milliseconds.")
-    about, sha256 = _checked(metadata), content_sha256(content)
+    about, sha256 = _check_metadata(metadata), content_sha256(content)
     return Item(id=id, type=cast(ItemType, type), content=content, metadata=about, timestamp=timestamp, sha256=sha256)
 
 
@@ -109,7 +109,7 @@ def kept_id(window_item: Item) -> str:
     return source_id(window_item) or (f"{filename}#{window_item.id}" if filename else window_item.id)
 
 
-def _checked(metadata: Json) -> JsonObject | None:
+def _check_metadata(metadata: Json) -> JsonObject | None:
     if metadata is None:
         return None
     if not isinstance(metadata, dict):
@@ -134,7 +134,7 @@ def from_text(text: str, name: str = "", *, type: str = "text") -> Item:
 def from_file(path: str | Path, *, name: str = "", truncate: bool = False) -> Item:
     """A whole file, to the byte; `name` is what the model is shown instead of the path."""
     label = name or str(path)
-    return limited(read_source(path), "file", {"filename": label}, label, truncate)
+    return limit_text(read_source(path), "file", {"filename": label}, label, truncate)
 
 
 def from_region(path: str | Path, start: int, end: int, *, name: str = "", truncate: bool = False) -> Item:
@@ -165,7 +165,7 @@ def from_image(path: str | Path) -> JsonObject:
 def from_url(url: str, text: str, *, title: str = "", truncate: bool = False) -> Item:
     """A page's text as the caller fetched it; known by its URL."""
     meta: JsonObject = {"source": "url", "url": url, **({"title": title} if title else {})}
-    return limited(text, "text", meta, url, True) if truncate else item(text, "text", meta)
+    return limit_text(text, "text", meta, url, True) if truncate else item(text, "text", meta)
 
 
 def from_repl(code: str, output: str = "", *, prompt: str = "> ", language: str = "") -> Item:
@@ -198,10 +198,12 @@ def region_of(
         )
     metadata: JsonObject = {"filename": name, "start_line": start, "end_line": end, **(more or {})}
     region = "\n".join(lines[start - 1 : end]).removesuffix("\r")
-    return limited(region, "code", metadata, f"{name}:{start}-{end}", truncate)
+    return limit_text(region, "code", metadata, f"{name}:{start}-{end}", truncate)
 
 
-def limited(text: str, type: str, metadata: JsonObject | None, name: str, truncate: bool, quiet: bool = False) -> Item:
+def limit_text(
+    text: str, type: str, metadata: JsonObject | None, name: str, truncate: bool, quiet: bool = False
+) -> Item:
     """A text as an item, cut at a line where it is too large for one and may be."""
     whole = item(text, type, metadata)
     size = len(text.encode())
@@ -216,7 +218,7 @@ def limited(text: str, type: str, metadata: JsonObject | None, name: str, trunca
     # The text itself tells the model that it is cut; this warning tells the user.
     if not quiet:
         _logger.warning("%s has %s bytes; %s of them are left out", name, f"{size:,}", f"{shorter.bytes:,}")
-    return item(shorter.content, type, shorter.noted(metadata))
+    return item(shorter.content, type, shorter.with_note(metadata))
 
 
 def read_source(path: str | Path) -> str:
@@ -264,7 +266,7 @@ def document_text(data: bytes, name: str) -> str:
 
 
 def _pdf(data: bytes, name: str) -> str:
-    with needed(f"{name} needs pypdf to be read", "documents"):
+    with needs_extra(f"{name} needs pypdf to be read", "documents"):
         import pypdf
     try:
         pages = [page.extract_text().strip() for page in pypdf.PdfReader(BytesIO(data)).pages]
@@ -274,7 +276,7 @@ def _pdf(data: bytes, name: str) -> str:
 
 
 def _word(data: bytes, name: str) -> str:
-    with needed(f"{name} needs python-docx to be read", "documents"):
+    with needs_extra(f"{name} needs python-docx to be read", "documents"):
         import docx
     try:
         texts = [_word_part(part) for part in docx.Document(BytesIO(data)).iter_inner_content()]
@@ -302,19 +304,19 @@ _READERS = {".pdf": _pdf, ".docx": _word}
 _BREAK = re.compile("\n")
 
 
-class Shortened(msgspec.Struct, frozen=True):
+class ShortenedText(msgspec.Struct, frozen=True):
     """What is left of a text, and how many lines and bytes went."""
 
     content: str
     lines: int
     bytes: int
 
-    def noted(self, metadata: JsonObject | None) -> JsonObject:
+    def with_note(self, metadata: JsonObject | None) -> JsonObject:
         """The metadata with what went, for those who read it rather than the text."""
         return {**(metadata or {}), "truncated": {"lines": self.lines, "bytes": self.bytes}}
 
 
-def cut(text: str, fits: Callable[[str], bool]) -> Shortened:
+def cut(text: str, fits: Callable[[str], bool]) -> ShortenedText:
     """The most leading lines that fit, and a last line that says what went (where one fits beside a line)."""
     ends = [0, *(match.end() for match in _BREAK.finditer(text) if match.end() < len(text))]
     noted = _last(ends, lambda end: fits(text[:end] + _notice(text[end:])))
@@ -322,7 +324,7 @@ def cut(text: str, fits: Callable[[str], bool]) -> Shortened:
     end = noted or plain or 0
     rest = text[end:]
     notice = _notice(rest) if noted is not None and not plain else ""
-    return Shortened(text[:end] + notice, _lines(rest), len(rest.encode()))
+    return ShortenedText(text[:end] + notice, _lines(rest), len(rest.encode()))
 
 
 def _last(ends: Sequence[int], fits: Callable[[int], bool]) -> int | None:

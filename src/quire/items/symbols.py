@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from quire.errors import CallError, FormatError, MissingPart, NotFound
-from quire.items.sources import from_file, from_region, limited, read_source, region_of, source_id
+from quire.items.sources import from_file, from_region, limit_text, read_source, region_of, source_id
 from quire.values import Item
 
 PYTHON = frozenset({".py", ".pyi", ".pyw"})
@@ -59,7 +59,7 @@ def read_again(earlier: Item, path: str | Path) -> Item | None:
     if earlier.type == "code":
         return from_region(path, meta["start_line"], meta["end_line"], name=name, truncate=cut)
     # No warning that it is cut: the first reading gave it.
-    return limited(read_source(path), earlier.type, {"filename": name}, name, cut, quiet=True)
+    return limit_text(read_source(path), earlier.type, {"filename": name}, name, cut, quiet=True)
 
 
 def definitions(text: str, suffix: str, name: str) -> list[Definition]:
@@ -69,7 +69,7 @@ def definitions(text: str, suffix: str, name: str) -> list[Definition]:
 
 def resolve(symbol: str, candidates: Iterable[Definition], name: str) -> Definition:
     """The one definition a name means: the full path if there is one, else the only path that ends so."""
-    merged = _merged(candidates)
+    merged = _merge_overloads(candidates)
     path = tuple(part for part in _SEPARATOR.split(symbol) if part and part != "<locals>")
     exact = [definition for definition in merged if definition.path == path]
     ending = exact or [definition for definition in merged if path and definition.path[-len(path) :] == path]
@@ -85,7 +85,7 @@ def resolve(symbol: str, candidates: Iterable[Definition], name: str) -> Definit
     return max(ending, key=lambda definition: (definition.whole, definition.start))
 
 
-def _merged(candidates: Iterable[Definition]) -> list[Definition]:
+def _merge_overloads(candidates: Iterable[Definition]) -> list[Definition]:
     """Definitions in a row with one name are one: overloads, a property and its setter."""
     out: list[Definition] = []
     latest: dict[tuple[str, ...], int] = {}
@@ -132,13 +132,13 @@ def _of(body: list[ast.stmt], scope: tuple[str, ...], in_function: bool) -> Iter
             yield from _of(node.body, path, in_function=isinstance(node, _Function))
             continue
         if not in_function:
-            for name in _assigned(node):
+            for name in _bound_names(node):
                 yield Definition((*scope, name), node.lineno, node.end_lineno or node.lineno)
         for inner in _blocks(node):
             yield from _of(inner, scope, in_function)
 
 
-def _assigned(node: ast.stmt) -> Iterator[str]:
+def _bound_names(node: ast.stmt) -> Iterator[str]:
     """The names a statement binds: NAME = …, NAME: T = …, (A, B) = …, type NAME = …."""
     if isinstance(node, ast.Assign):
         targets: list[ast.expr] = node.targets

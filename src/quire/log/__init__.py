@@ -44,23 +44,6 @@ class Closing:
         self.close()
 
 
-class Started:
-    """What runs as long as a `with` block."""
-
-    def start(self) -> None:
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.stop()
-
-
 async def off_loop(work: Callable[..., _Made], *args: Any, **named: Any) -> _Made:
     """Call `work` in another OS thread; see `to_the_end`."""
     import asyncio  # here and below: who only prints a command's help need not load it

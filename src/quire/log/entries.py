@@ -24,7 +24,7 @@ from quire.log.shapes import (
     Contradiction,
     Fault,
     Fields,
-    Listed,
+    ListShape,
     Path,
     Positions,
     Scalar,
@@ -83,7 +83,7 @@ ITEM = Fields(
 
 TOOL = Fields(
     required={"name": STRING, "description": STRING, "parameters": OBJECT},
-    optional={"category": STRING, "output": Listed(STRING), "example": STRING, "idempotent": BOOLEAN},
+    optional={"category": STRING, "output": ListShape(STRING), "example": STRING, "idempotent": BOOLEAN},
 )
 
 # An edit names its entry by seq, the only order; null says, as leaving it out does, that nothing replaces it.
@@ -135,9 +135,9 @@ _NOTED = STRING
 # kind -> its required fields and its optional ones.
 KIND_FIELDS: dict[str, tuple[dict[str, Shape], dict[str, Shape]]] = {
     "system": (_TEXT, {}),
-    "tools": ({"tools": Listed(TOOL)}, {}),
+    "tools": ({"tools": ListShape(TOOL)}, {}),
     "attach": ({"item": ITEM}, {}),
-    "user": (_TEXT, {"attach": Listed(ITEM), "images": Listed(either(IMAGE.as_shape, STRING))}),
+    "user": (_TEXT, {"attach": ListShape(ITEM), "images": ListShape(either(IMAGE.as_shape, STRING))}),
     "think": (_TEXT, {}),
     "call": ({"call_id": STRING, "name": STRING, "args": ANYTHING}, {}),
     "result": ({"call_id": STRING}, {"outcome": STRING, "content": STRING, "error": BOOLEAN}),
@@ -147,14 +147,14 @@ KIND_FIELDS: dict[str, tuple[dict[str, Shape], dict[str, Shape]]] = {
         {
             "reason": STRING,
             "before_seq": NATURAL,
-            "library": Listed(Fields(required={"id": STRING, "sha256": _NOTED})),
-            "edits": Listed(EDIT),
+            "library": ListShape(Fields(required={"id": STRING, "sha256": _NOTED})),
+            "edits": ListShape(EDIT),
             "freed": INTEGER,
         },
         {"summary": STRING},
     ),
     "sent": (
-        {"provider": STRING, "model": STRING, "request_sha256": _NOTED, "segments": Listed(_NOTED)},
+        {"provider": STRING, "model": STRING, "request_sha256": _NOTED, "segments": ListShape(_NOTED)},
         {"usage": USAGE.as_shape, "cost": either(NUMBER, STRING, OBJECT, NULL), "stop": either(STRING, NULL)},
     ),
 }
@@ -193,7 +193,7 @@ def check(body: Json, line: int = 0, text: str = "") -> Entry:
             check_json(body)
             fit(SHAPES[kind], body)
     except Fault as fault:
-        raise _located(fault, body, line, text) from fault
+        raise _locate(fault, body, line, text) from fault
     fields: JsonObject = dict(body)
     seq, id = fields.pop("seq", 0), fields.pop("id", "")
     return Entry(kind, fields, seq, id)  # type: ignore[arg-type]  # kind is one of KINDS
@@ -240,7 +240,7 @@ def _kind(body: Json) -> str:
     return kind
 
 
-def _located(fault: Fault, body: Json, line: int, text: str) -> FormatError:
+def _locate(fault: Fault, body: Json, line: int, text: str) -> FormatError:
     """The fault as an error that says where: the path in the entry and, with the text, line and column."""
     kind = body.get("kind") if isinstance(body, dict) else None
     is_known = isinstance(kind, str) and kind in SHAPES
@@ -371,14 +371,14 @@ def _named_texts(value: Json, names: dict[str, str], path: list[Json], places: l
     return value
 
 
-def parted(row: Json) -> tuple[Json, list[Json]]:
+def part_row(row: Json) -> tuple[Json, list[Json]]:
     """A row's stored body, and the places where texts have to be put back."""
     return (row[0], row[1:]) if isinstance(row, list) and row else (row, [])
 
 
 def decode_row(row: Json) -> JsonObject:
     """The body that a row holds; a ValueError where it holds none."""
-    body, places = parted(row)
+    body, places = part_row(row)
     if not isinstance(body, dict):
         raise ValueError("it is not a JSON object")
     try:
@@ -574,9 +574,9 @@ def in_recorded_order(before: Sequence[Entry], entries: list[Entry]) -> list[Ent
         if _content(before[length]) == _content(ordered[length]):
             length += 1
             continue
-        held = before[length : _exchanged(before, length)]
+        held = before[length : _end_of_exchange(before, length)]
         places: dict[bytes, list[int]] = {}
-        for place in range(length, _exchanged(ordered, length)):
+        for place in range(length, _end_of_exchange(ordered, length)):
             places.setdefault(canonical(_content(ordered[place])), []).append(place)
         alike = [places.get(canonical(_content(entry))) for entry in held]
         taken = [found.pop(0) for found in alike if found]
@@ -590,7 +590,7 @@ def in_recorded_order(before: Sequence[Entry], entries: list[Entry]) -> list[Ent
     return ordered
 
 
-def _exchanged(entries: Sequence[Entry], start: int) -> int:
+def _end_of_exchange(entries: Sequence[Entry], start: int) -> int:
     """Where the calls and results end that begin here."""
     return next((n for n in range(start, len(entries)) if entries[n].kind not in ("call", "result")), len(entries))
 

@@ -40,7 +40,7 @@ from quire.log.postgres_connection import (
     translate,
 )
 from quire.log.postgres_tables import ROW, PostgresIndex, PostgresRecords, PostgresTables, digest, written_id
-from quire.log.store import Change, Store, Stretch, Verified, check_expected, check_name, check_page, no_thread
+from quire.log.store import Change, Store, Stretch, Verification, check_expected, check_name, check_page, no_thread
 from quire.log.tables import PIECES, BranchStore, Tip
 from quire.values import Entry, chain
 
@@ -333,7 +333,7 @@ class PostgresStore(PostgresTables, BranchStore):
 
     # Verifying
 
-    def verify(self, thread: str | None = None) -> Verified:
+    def verify(self, thread: str | None = None) -> Verification:
         with self.index.snapshot():
             if thread is not None:
                 tip = self._tip(thread)
@@ -341,7 +341,7 @@ class PostgresStore(PostgresTables, BranchStore):
             query = f"select branch, parent, at_seq, seq, {_TIP_ID} from quire.branches b order by branch"
             count = verify.verify_branches(self._session.rows(query), self.index.holder, self._stored_rows)
             threads = int(self._session.rows("select count(*) from quire.threads")[0][0])
-            return Verified(threads, count, self.records.verify())
+            return Verification(threads, count, self.records.verify())
 
     def _stored_rows(self, piece: Stretch, thread: str) -> Iterator[Row]:
         """The rows of a piece, page by page."""

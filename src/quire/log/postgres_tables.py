@@ -163,13 +163,13 @@ class PostgresIndex(PostgresTables, BranchIndex):
 
     def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:
         if of is not None:
-            return _joined(self._session.rows(_OF_STRETCH, (model, of.branch, of.low, of.high)))
+            return _join_vectors(self._session.rows(_OF_STRETCH, (model, of.branch, of.low, of.high)))
         since = "select n, entry, vector from quire.vectors where n > %s and model = %s order by n, piece"
-        return _joined(self._session.rows(since, (after, model)))
+        return _join_vectors(self._session.rows(since, (after, model)))
 
     def vectors_of(self, model: str, entries: Sequence[str]) -> list[tuple[str, bytes]]:
         query = "select n, entry, vector from quire.vectors where entry = any(%s) and model = %s order by n, piece"
-        return _joined(self._session.rows(query, ([digest(id) for id in entries], model)))
+        return _join_vectors(self._session.rows(query, ([digest(id) for id in entries], model)))
 
     def nearest(self, model: str, dimensions: int, vector: bytes, most: int) -> list[str] | None:
         text = next(_vectors(vector, dimensions))
@@ -220,15 +220,15 @@ def _vectors(data: bytes, dimensions: int) -> Iterator[str]:
         yield str(list(struct.unpack(f"<{dimensions}e", data[at : at + 2 * dimensions])))
 
 
-def _joined(rows: Iterable[tuple[int, bytes, bytes]]) -> list[tuple[str, bytes]]:
+def _join_vectors(rows: Iterable[tuple[int, bytes, bytes]]) -> list[tuple[str, bytes]]:
     """Rows of one number are the vectors of one entry, in a row."""
     together: dict[tuple[int, bytes], list[bytes]] = {}
     for number, entry, vector in rows:
-        together.setdefault((number, entry), []).append(_packed(vector))
+        together.setdefault((number, entry), []).append(_pack(vector))
     return [(written_id(entry), b"".join(some)) for (_, entry), some in together.items()]
 
 
-def _packed(vector: bytes) -> bytes:
+def _pack(vector: bytes) -> bytes:
     """A vector as the database sends it (how long it is, then half floats, the high byte first), packed."""
     halves = array("H", vector[4:])
     halves.byteswap()

@@ -45,7 +45,7 @@ class Scalar(msgspec.Struct, frozen=True):
     surely: frozenset[type] = frozenset()
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListShape(msgspec.Struct, frozen=True):
     """A list whose every member has one shape."""
 
     member: Shape
@@ -59,7 +59,7 @@ class Fields(msgspec.Struct, frozen=True):
     also: Callable[[JsonObject, Path], None] | None = None
 
 
-Shape: TypeAlias = Scalar | Listed | Fields
+Shape: TypeAlias = Scalar | ListShape | Fields
 
 
 def _is_int(value: Json) -> bool:
@@ -115,7 +115,7 @@ def fit(shape: Shape, value: Json, path: Path = ()) -> None:
     if isinstance(shape, Scalar):
         if not shape.fits(value):
             raise Fault(path, f"must be {shape.says}, not {short(value)}")
-    elif isinstance(shape, Listed):
+    elif isinstance(shape, ListShape):
         if not isinstance(value, list):
             raise Fault(path, f"must be a list, not {short(value)}")
         if isinstance(shape.member, Scalar) and shape.member.surely.issuperset(map(type, value)):
@@ -208,7 +208,7 @@ def json_schema(shape: Shape) -> JsonObject:
     """The JSON schema of a shape; what `also` looks at cannot be said there."""
     if isinstance(shape, Scalar):
         return dict(shape.schema)
-    if isinstance(shape, Listed):
+    if isinstance(shape, ListShape):
         return {"type": "array", "items": json_schema(shape.member)}
     fields = {**shape.required, **shape.optional}
     return {
@@ -222,18 +222,18 @@ def json_schema(shape: Shape) -> JsonObject:
 # JSON from outside, checked against a shape once, here; a fault names the field and the one probably meant.
 
 
-def checked(shape: Fields, data: Json) -> JsonObject:
+def check_shape(shape: Fields, data: Json) -> JsonObject:
     """The object itself, unless it does not fit the shape or holds what is not JSON."""
     try:
         fit(shape, data)
         check_json(data)
     except Fault as problem:
-        raise refused(problem, shape) from problem
+        raise shape_error(problem, shape) from problem
     out: JsonObject = data
     return out
 
 
-def refused(problem: Fault, shape: Shape) -> FormatError:
+def shape_error(problem: Fault, shape: Shape) -> FormatError:
     """A fault as an error: where it is, what is wrong, and what to do."""
     place = path_name(problem.path)
     hint = hint_for(problem, shape) or "Correct the field, or leave it out where it is optional."
@@ -252,7 +252,7 @@ def _field_names(shape: Shape, path: Path) -> list[str]:
     for step in path:
         if isinstance(shape, Fields):
             shape = shape.required.get(str(step)) or shape.optional[str(step)]
-        elif isinstance(shape, Listed):
+        elif isinstance(shape, ListShape):
             shape = shape.member
     return [*shape.required, *shape.optional] if isinstance(shape, Fields) else []
 

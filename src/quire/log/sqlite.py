@@ -42,7 +42,7 @@ from quire.log.store import (
     RecordRow,
     Store,
     Stretch,
-    Verified,
+    Verification,
     check_expected,
     check_page,
     look_for_change,
@@ -510,7 +510,7 @@ class SqliteStore(SqliteTables, BranchStore):
         self._write(f"DELETE FROM recall_entries WHERE {unheld}recall_entries.entry)")
         self._write(f"DELETE FROM recall_vectors WHERE {unheld}recall_vectors.key)")
 
-    def verify(self, thread: str | None = None) -> Verified:
+    def verify(self, thread: str | None = None) -> Verification:
         with self._file.transaction("DEFERRED") as conn:
             if thread is None:
                 return verify.verify_all(conn)

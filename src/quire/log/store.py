@@ -34,7 +34,7 @@ class ThreadInfo(msgspec.Struct, frozen=True):
     forked_at: int = 0
 
 
-class Verified(msgspec.Struct, frozen=True):
+class Verification(msgspec.Struct, frozen=True):
     """What verify() re-derived: every one of these entries and records hashes to what was noted of it."""
 
     threads: int
@@ -237,7 +237,7 @@ class Store(Protocol):
     def delete(self, thread: str) -> None:
         """Remove a thread; what a fork still uses stays. The only way anything disappears."""
 
-    def verify(self, thread: str | None = None) -> Verified:
+    def verify(self, thread: str | None = None) -> Verification:
         """Re-derive every hash; a DamageError names the first bad entry or record."""
 
     def find(self, entry_id: str) -> tuple[str, Entry] | None:

@@ -327,7 +327,7 @@ BODY = "n, CAST (body AS BLOB), sha256"
 _HINT = "Restore the file from a copy; `quire log verify` names the first record that does not hold."
 
 
-def damaged(n: int, problem: str) -> DamageError:
+def damage_error(n: int, problem: str) -> DamageError:
     return DamageError(f"record rec-{n} is damaged: {problem}", hint=_HINT)
 
 
@@ -335,7 +335,7 @@ def sound_body(row: Sequence[Any]) -> str:
     """A stored body; a DamageError when it is not what was written."""
     n, body, sha256 = row
     if not isinstance(body, bytes) or sha256_hex(body) != sha256:
-        raise damaged(n, "its stored bytes have changed (checksum)")
+        raise damage_error(n, "its stored bytes have changed (checksum)")
     return body.decode()
 
 

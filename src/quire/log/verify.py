@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 from quire.errors import DamageError, FormatError, NotFound
 from quire.log.connection import OWNERS, DamagedConnection, connect_to_read_damaged, migrate
 from quire.log.entries import Row, bad_entry, body_of, encode_body, encode_row
-from quire.log.store import Stretch, Verified
-from quire.log.tables import BODY, HOLDERS, PIECES, damaged, sound_body
+from quire.log.store import Stretch, Verification
+from quire.log.tables import BODY, HOLDERS, PIECES, damage_error, sound_body
 from quire.values import Entry, entry_id
 
 # The rows of a piece of a thread, which is named where one cannot be read.
@@ -53,13 +53,13 @@ def _holder_if_readable(conn: sqlite3.Connection, branch: int, seq: int) -> str:
         return ""
 
 
-def verify_thread(conn: sqlite3.Connection, thread: str) -> Verified:
+def verify_thread(conn: sqlite3.Connection, thread: str) -> Verification:
     """Re-derive the hashes of one thread."""
     tip = conn.execute("SELECT tip FROM threads JOIN branches USING (branch) WHERE name = ?", (thread,)).fetchone()
     return verify_pieces(pieces_of(conn, thread), thread, tip[0], partial(_rows, conn))
 
 
-def verify_all(conn: sqlite3.Connection) -> Verified:
+def verify_all(conn: sqlite3.Connection) -> Verification:
     """Re-derive the hashes of the whole file, and check the file's own structure."""
     rows = conn.execute("SELECT branch, parent, at_seq, seq, tip FROM branches ORDER BY branch").fetchall()
     count = verify_branches(rows, partial(_holder_if_readable, conn), partial(_rows, conn))
@@ -69,16 +69,16 @@ def verify_all(conn: sqlite3.Connection) -> Verified:
     records = verify_records(conn.execute)
     _check_structure(conn)
     threads = conn.execute("SELECT count(*) FROM threads").fetchone()[0]
-    return Verified(threads, count, records)
+    return Verification(threads, count, records)
 
 
-def verify_pieces(pieces: Iterable[Stretch], thread: str, tip: str, read: ReadRows) -> Verified:
+def verify_pieces(pieces: Iterable[Stretch], thread: str, tip: str, read: ReadRows) -> Verification:
     """Re-derive the hashes of the pieces of a thread, which ends with the entry `tip`."""
     end, seq = "", 0
     for entry in _verified_entries(pieces, thread, read):
         end, seq = entry.id, entry.seq
     _check_tip(tip, end, thread, seq)
-    return Verified(threads=1, entries=seq)
+    return Verification(threads=1, entries=seq)
 
 
 def _verified_entries(pieces: Iterable[Stretch], thread: str, read: ReadRows) -> Iterator[Entry]:
@@ -117,7 +117,7 @@ def _entries_of(piece: Stretch, parent: str, thread: str, read: ReadRows) -> Ite
     seq = piece.low
     for row in read(piece, thread):
         seq += 1
-        entry = _verified(row, parent, thread, seq)
+        entry = _verify_row(row, parent, thread, seq)
         parent = entry.id
         yield entry
     if seq != piece.high:
@@ -141,7 +141,7 @@ def _rows(conn: sqlite3.Connection, piece: Stretch, thread: str) -> Iterator[Row
     raise bad_entry(thread, seq + 1, f"it cannot be read: {_line(str(cause))}") from cause
 
 
-def _verified(row: Row, parent: str, thread: str, seq: int) -> Entry:
+def _verify_row(row: Row, parent: str, thread: str, seq: int) -> Entry:
     stored_seq, id, body, crc = row
     if stored_seq != seq:
         raise bad_entry(thread, seq, "it is missing")
@@ -172,7 +172,7 @@ def verify_records(ask: Callable[..., Iterable[Any]], tables: str = "", body: st
     """Re-derive the hash of every version of every record, and what records are chosen by; how many there are."""
     held = f"EXISTS (SELECT 1 FROM {tables}records r WHERE r.n = c.n)"
     for (n,) in ask(f"SELECT n FROM {tables}record_changes c WHERE NOT {held} ORDER BY n LIMIT 1"):
-        raise damaged(n, "its newest version is missing")
+        raise damage_error(n, "its newest version is missing")
     count = 0
     chosen_by = f"SELECT version, schema_name, expires_at, {body} FROM {tables}records ORDER BY n"
     for version, schema, expires_at, *row in ask(chosen_by):
@@ -180,11 +180,11 @@ def verify_records(ask: Callable[..., Iterable[Any]], tables: str = "", body: st
         stored = ask(f"SELECT version, {body} FROM {tables}record_changes WHERE n = ? ORDER BY version", (n,))
         newest = _verify_versions(n, version, stored)
         if newest != sound_body(row):
-            raise damaged(n, f"it is not its version {version}")
+            raise damage_error(n, f"it is not its version {version}")
         fields = json.loads(newest)
         tags = {tag for (tag,) in ask(f"SELECT tag FROM {tables}record_tags WHERE n = ?", (n,))}
         if (schema, expires_at, tags) != (fields["schema_name"], fields["expires_at"], set(fields["tags"])):
-            raise damaged(n, "its schema, tags or expiry are noted other than it says")
+            raise damage_error(n, "its schema, tags or expiry are noted other than it says")
     return count
 
 
@@ -195,9 +195,9 @@ def _verify_versions(n: int, newest: int, stored: Iterable[Any]) -> str:
         body = sound_body(row)
         says = _fields_of(n, body)
         if version != count or (says["id"], says["version"]) != (f"rec-{n}", count):
-            raise damaged(n, f"its version {count} is missing")
+            raise damage_error(n, f"its version {count} is missing")
     if count != newest:
-        raise damaged(n, f"its version {count + 1} is missing" if count < newest else "it has too many versions")
+        raise damage_error(n, f"its version {count + 1} is missing" if count < newest else "it has too many versions")
     return body
 
 
@@ -207,7 +207,7 @@ def _fields_of(n: int, body: str) -> dict[str, object]:
         fields = json.loads(body)
         return {key: fields[key] for key in ("id", "version", "schema_name", "expires_at", "tags")}
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise damaged(n, "it is not a record") from error
+        raise damage_error(n, "it is not a record") from error
 
 
 def _check_structure(conn: sqlite3.Connection) -> None:

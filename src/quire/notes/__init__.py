@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import platformdirs
 
-from quire.errors import DamageError, needed
+from quire.errors import DamageError, needs_extra
 from quire.items.sources import heading_lines
 from quire.log import Closing
 from quire.notes.note import Note, aliases, title_of
@@ -128,7 +128,7 @@ class Passage(msgspec.Struct, frozen=True):
         return title_of(self.path)
 
 
-class Updated(msgspec.Struct, frozen=True):
+class IndexUpdate(msgspec.Struct, frozen=True):
     """What an update found."""
 
     notes: int
@@ -160,7 +160,7 @@ class NoteIndex(Closing):
 
     # Bringing it up to date
 
-    def update(self, progress: Progress | None = None, only: set[str] | None = None) -> Updated:
+    def update(self, progress: Progress | None = None, only: set[str] | None = None) -> IndexUpdate:
         """Take in what changed since the last time; a stop in between loses only the last few notes."""
         counts = {"changed": 0, "removed": 0}
         batch: list[NoteChange] = []
@@ -175,7 +175,7 @@ class NoteIndex(Closing):
             finally:
                 # Also when it was stopped: what was read need not be read again.
                 self._write(batch)
-            return Updated(len(self.vault.notes), **counts)
+            return IndexUpdate(len(self.vault.notes), **counts)
 
     def _changes(self, progress: Progress | None, only: set[str] | None) -> Iterator[NoteChange]:
         """What changes in the vault now, then earlier changes that are not in the index yet."""
@@ -227,14 +227,14 @@ class NoteIndex(Closing):
         """Make the vectors that are missing, where there is an embedder; returns how many were made."""
         if self.embedder is None:
             return 0
-        from quire.recall.meaning import encoded
+        from quire.recall.meaning import encode_texts
 
         with self._lock:
-            collection = self._loaded()
+            collection = self._load()
             waiting = list(collection.pending().items())[:most]
             for start in range(0, len(waiting), _TOGETHER):
                 ids, texts = zip(*waiting[start : start + _TOGETHER], strict=True)
-                vectors = encoded(self.embedder, texts)
+                vectors = encode_texts(self.embedder, texts)
                 collection.put_vectors(ids, vectors)
                 mark = self._mark()
                 with self._conn:
@@ -261,7 +261,7 @@ class NoteIndex(Closing):
             if only is not None:
                 paths = {path for path, note in self.vault.notes.items() if only(note)}
                 allowed = [id for id, path in self._conn.execute("SELECT id, path FROM chunks") if path in paths]
-            hits = self._loaded().search(Query(query, earlier), k, allowed) if allowed is None or allowed else []
+            hits = self._load().search(Query(query, earlier), k, allowed) if allowed is None or allowed else []
             return [passage for hit in hits if (passage := self._passage(hit.id, hit.score)) is not None]
 
     def passages(self, only: Callable[[Note], bool], key: Callable[[Note], int]) -> list[Passage]:
@@ -281,7 +281,7 @@ class NoteIndex(Closing):
         note = self.vault.notes.get(path)
         return Passage(path, line, heading, text, score, note.mtime_ms if note else 0)
 
-    def _loaded(self) -> Any:
+    def _load(self) -> Any:
         """The passages in memory, read from the file when first asked for."""
         if self._collection is None:
             import numpy as np
@@ -304,10 +304,10 @@ class NoteIndex(Closing):
 
 def _document(note: Note, number: int, chunk: Chunk) -> Any:
     """A passage as recall searches it; title, headings and tags count without being its words."""
-    from quire.recall.document import Document, indexed
+    from quire.recall.document import Document, index_terms
 
     extra = " ".join([note.title, *aliases(note.fields), chunk.heading, *note.tags])
-    return indexed(Document(id=f"{number}:{note.path}", text=chunk.text, extra=extra, session=note.path))
+    return index_terms(Document(id=f"{number}:{note.path}", text=chunk.text, extra=extra, session=note.path))
 
 
 def _open(place: Path) -> sqlite3.Connection:
@@ -342,7 +342,7 @@ class Watching:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Watching:
-        with needed("watching needs watchfiles", "vault"):
+        with needs_extra("watching needs watchfiles", "vault"):
             import watchfiles
         ready = threading.Event()
         self._thread = threading.Thread(target=self._follow, args=(watchfiles, ready), daemon=True)

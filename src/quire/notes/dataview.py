@@ -129,7 +129,7 @@ class DataviewReader:
             raise FormatError(f"{self._peek()[1]!r} stands where {text!r} was expected")
         return True
 
-    def _listed(self, end: str, read: Callable[[], Any]) -> list[Any]:
+    def _list(self, end: str, read: Callable[[], Any]) -> list[Any]:
         """What stands between commas, up to the closing sign."""
         values = []
         while not self._takes(end):
@@ -256,10 +256,10 @@ class DataviewReader:
     def expression(self, level: int = 0) -> Expression:
         """Signs of a level bind weaker than those of the next; of one level they go from left to right."""
         if level == len(_SIGNS_IN_ORDER):
-            return self._postfixed()
+            return self._postfix()
         left = self.expression(level + 1)
         while sign := self._sign(_SIGNS_IN_ORDER[level]):
-            left = _combined(sign, left, self.expression(level + 1))
+            left = _combine(sign, left, self.expression(level + 1))
         return left
 
     def _sign(self, signs: tuple[str, ...]) -> str:
@@ -270,7 +270,7 @@ class DataviewReader:
         self.at += 1
         return sign
 
-    def _postfixed(self) -> Expression:
+    def _postfix(self) -> Expression:
         """A value, and what is asked of it: .name, [index]."""
         expression = self._value()
         while True:
@@ -287,15 +287,15 @@ class DataviewReader:
 
     def _value(self) -> Expression:
         if self._takes("!"):
-            inner = self._postfixed()
+            inner = self._postfix()
             return lambda data: not truthy(inner(data))
         if self._takes("-"):
-            return _combined("-", _constant(0), self._postfixed())
+            return _combine("-", _constant(0), self._postfix())
         if self._takes("["):
-            parts = self._listed("]", self.expression)
+            parts = self._list("]", self.expression)
             return lambda data: [part(data) for part in parts]
         if self._takes("{"):
-            pairs = self._listed("}", self._pair)
+            pairs = self._list("}", self._pair)
             return lambda data: {name: pair(data) for name, pair in pairs}
         if self._peek() != ("sign", "("):
             return self._literal(*self._next())
@@ -337,16 +337,16 @@ class DataviewReader:
         if kind != "name":
             raise FormatError(f"{text!r} stands where a value was expected")
         if self._peek()[1] == "(":
-            return self._called(text)
+            return self._call(text)
         if text.lower() in _CONSTANTS:
             return _constant(_CONSTANTS[text.lower()])
         if text == "this":
             return _constant(self.pages.page(self.note_path) if self.note_path in self.pages.notes else None)
         return (lambda data: data) if text == "row" else lambda data: data.get(text, data.get(text.lower()))
 
-    def _called(self, name: str) -> Expression:
+    def _call(self, name: str) -> Expression:
         self._expect("(")
-        args = self._listed(")", self.expression)
+        args = self._list(")", self.expression)
         functions = {**FUNCTIONS, "link": self._link}
         function = functions.get(name.lower())
         if function is None:
@@ -402,7 +402,7 @@ def _constant(value: Value) -> Expression:
     return lambda data: value
 
 
-def _combined(sign: str, left: Expression, right: Expression) -> Expression:
+def _combine(sign: str, left: Expression, right: Expression) -> Expression:
     return lambda data: combine(sign, left(data), right(data))
 
 

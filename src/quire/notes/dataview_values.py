@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from quire.errors import needed
+from quire.errors import needs_extra
 
 # null, true, numbers, text, datetime, Duration, Link, lists, mappings, functions: as the language has them.
 Value: TypeAlias = Any
@@ -87,12 +87,12 @@ def read_duration(text: str) -> Duration | None:
     return span
 
 
-def typed(value: Value, link: Callable[[str], Link]) -> Value:
+def type_field(value: Value, link: Callable[[str], Link]) -> Value:
     """A field as Dataview takes it: text that is a date, a duration or a link becomes one."""
     if isinstance(value, dict):
-        return fields_of({name: typed(item, link) for name, item in value.items()})
+        return fields_of({name: type_field(item, link) for name, item in value.items()})
     if isinstance(value, list):
-        return [typed(item, link) for item in value]
+        return [type_field(item, link) for item in value]
     if not isinstance(value, str) or len(value) > 500:
         return value
     if value.startswith(("[[", "![[")) and value.endswith("]]") and value.count("[[") == 1:
@@ -345,7 +345,7 @@ def _contains(fold: bool, exact: bool) -> Callable[[Value, Value], bool]:
 
 def _regex(method: str, pattern: str, *texts: str) -> Any:
     """A pattern of a note's, which may take a second at most; no pattern is null, as other values of no use are."""
-    with needed("patterns in queries need regex", "vault"):
+    with needs_extra("patterns in queries need regex", "vault"):
         import regex
     if re.search(r"\{\d*,?\d{4}", pattern):
         raise ValueError(f"{pattern!r} repeats too often")
@@ -379,7 +379,7 @@ def _truths(values: tuple[Value, ...]) -> Iterable[bool]:
     return map(truthy, _list(values))
 
 
-def _reduced(values: list[Value], sign: str) -> Value:
+def _reduce(values: list[Value], sign: str) -> Value:
     total = values[0] if values else None
     for value in values[1:]:
         total = combine(sign, total, value)
@@ -431,7 +431,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "all": lambda *values: all(_truths(values)),
     "any": lambda *values: any(_truths(values)),
     "none": lambda *values: not any(_truths(values)),
-    "average": lambda values: _whole(_reduced(values, "+") / len(values)) if values else None,
+    "average": lambda values: _whole(_reduce(values, "+") / len(values)) if values else None,
     "ceil": _elementwise(math.ceil),
     "choice": lambda test, yes, no: yes if truthy(test) else no,
     "contains": _contains(False, False),
@@ -467,8 +467,8 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "object": lambda *values: dict(zip(values[::2], values[1::2], strict=True)),
     "padleft": _elementwise(lambda text, width, by=" ": text.rjust(min(int(width), MOST), by)),
     "padright": _elementwise(lambda text, width, by=" ": text.ljust(min(int(width), MOST), by)),
-    "product": lambda values: _reduced(values, "*"),
-    "reduce": _reduced,
+    "product": lambda values: _reduce(values, "*"),
+    "reduce": _reduce,
     "regexmatch": lambda pattern, text: _regex("fullmatch", pattern, text) is not None,
     "regexreplace": _elementwise(lambda text, old, new: _regex("sub", old, re.sub(r"\$(\d)", r"\\\1", new), text)),
     "regextest": lambda pattern, text: _regex("search", pattern, text) is not None,
@@ -482,7 +482,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "string": show,
     "striptime": _elementwise(midnight),
     "substring": _elementwise(lambda text, start, end=None: text[int(start) : None if end is None else int(end)]),
-    "sum": lambda values: _reduced(values, "+"),
+    "sum": lambda values: _reduce(values, "+"),
     "trunc": _elementwise(math.trunc),
     "truncate": _elementwise(lambda text, size, end="...": text if len(text) <= size else text[: int(size) - len(end)] + end),
     "typeof": type_of,

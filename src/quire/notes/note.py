@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from quire.errors import FormatError, QuireError, needed
-from quire.notes.dataview_values import Link, Value, fields_of, midnight, read_date, typed
+from quire.errors import FormatError, QuireError, needs_extra
+from quire.notes.dataview_values import Link, Value, fields_of, midnight, read_date, type_field
 from quire.values import Json, JsonObject, sha256_hex
 
 # What stands in a note besides its words: front matter, wiki-links, embeds, tags, query blocks.
@@ -47,7 +47,7 @@ def split_front_matter(text: str) -> tuple[str, str]:
 
 def read_front_matter(yaml_text: str) -> JsonObject:
     """The fields of a front matter as JSON; what is not a mapping, or not YAML, is an error."""
-    with needed("notes' front matter needs PyYAML", "vault"):
+    with needs_extra("notes' front matter needs PyYAML", "vault"):
         import yaml
     try:
         value = yaml.load(yaml_text, _loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)))  # a safe loader
@@ -92,12 +92,12 @@ def _plain(value: Json, count: list[int]) -> Json:
 
 def blocks(text: str, language: str) -> list[str]:
     """The fenced blocks of a note in a language, in order."""
-    return ["\n".join(lines) for name, lines in _fenced(text) if name == language]
+    return ["\n".join(lines) for name, lines in _fences(text) if name == language]
 
 
 def prose(text: str) -> str:
     """A note without code and comments: where links and tags are looked for."""
-    lines = [line for language, part in _fenced(text) if language is None for line in part]
+    lines = [line for language, part in _fences(text) if language is None for line in part]
     return _COMMENT.sub(" ", _INLINE_CODE.sub(" ", "\n".join(lines)))
 
 
@@ -118,7 +118,7 @@ def list_items(text: str) -> list[ListItem]:
     items: list[ListItem] = []
     above: list[tuple[int, int]] = []  # the indent and the line of the items that this one may stand under
     heading = ""
-    for language, lines in _fenced(body):
+    for language, lines in _fences(body):
         for text_line in lines:
             line += 1
             indent = len(text_line.expandtabs(4)) - len(text_line.expandtabs(4).lstrip())
@@ -168,7 +168,7 @@ def aliases(fields: JsonObject) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(alias).strip() for alias in named if alias not in (None, "")))
 
 
-def _fenced(text: str) -> Iterator[tuple[str | None, list[str]]]:
+def _fences(text: str) -> Iterator[tuple[str | None, list[str]]]:
     """Runs of lines outside fences (None) and inside them (their language)."""
     language: str | None = None
     fence = ""
@@ -244,7 +244,7 @@ def title_of(path: str) -> str:
     return name.rpartition(".")[0] or name
 
 
-def decoded(data: bytes) -> tuple[str, str]:
+def decode_note(data: bytes) -> tuple[str, str]:
     """A note's text, and where in it bytes had to be replaced that are not UTF-8 (empty where none had)."""
     flaw = ""
     try:
@@ -326,7 +326,7 @@ class Pages:
         """A note's row: its own fields, and what is known of its file under `file`."""
         if path not in self._pages:
             note = self.notes[path]
-            fields = typed(note.fields, lambda text: self.link(text, path))
+            fields = type_field(note.fields, lambda text: self.link(text, path))
             self._pages[path] = {**fields, "file": FileFacts(self, note)}
         return self._pages[path]
 
@@ -363,7 +363,7 @@ class Pages:
         section = Link(note.path, listed.heading)
         block = re.search(r"\^([\w-]+)$", listed.text)
         return {
-            **fields_of(typed(fields, lambda text: self.link(text, note.path))),
+            **fields_of(type_field(fields, lambda text: self.link(text, note.path))),
             "text": listed.text,
             "task": listed.status is not None,
             "status": listed.status,

@@ -23,7 +23,7 @@ from quire.notes.note import (
     Note,
     aliases,
     blocks,
-    decoded,
+    decode_note,
     has_tag,
     is_within,
     links,
@@ -144,7 +144,7 @@ class Vault:
         except QuireError as error:
             self._warn(path, f"left out: {error}")
             return None  # unreadable now; the next look may find it whole
-        text, flaw = decoded(data)
+        text, flaw = decode_note(data)
         note = read_note(path, text, stat.st_mtime_ns, stat.st_size, _born_ns(stat), flaw)
         self.notes[path] = note
         self.revision += before is None or before.sha256 != note.sha256
@@ -152,7 +152,7 @@ class Vault:
 
     def text(self, path: str) -> str:
         """A note's whole text; bytes that are no UTF-8 are replaced."""
-        return decoded(self.root.read_bytes(path, MAX_BYTES))[0]
+        return decode_note(self.root.read_bytes(path, MAX_BYTES))[0]
 
     # Which note a name means
 
@@ -184,23 +184,23 @@ class Vault:
 
     def _candidates(self, name: str) -> list[str]:
         """Notes with this file name: exactly, else but for case; of several, those whose folders fit too."""
-        alike = self._names().get(self._stem(_folded(name.rpartition("/")[2])), ())
-        for same in (lambda text: text, _folded):
+        alike = self._names().get(self._stem(_fold_case(name.rpartition("/")[2])), ())
+        for same in (lambda text: text, _fold_case):
             stem = self._stem(same(name.rpartition("/")[2]))
             named = [path for path in alike if self._stem(same(path.rpartition("/")[2])) == stem]
             ends = tuple(f"/{same(name)}{ending}" for ending in ("", *self.endings))
             fitting = [path for path in named if f"/{same(path)}".endswith(ends)]
             if named:
                 return fitting if len(fitting) == 1 else named
-        return list(self._names().get(f"alias {_folded(name)}", ()))
+        return list(self._names().get(f"alias {_fold_case(name)}", ()))
 
     def _names(self) -> dict[str, list[str]]:
         """Notes by what they are called: file names without ending, and aliases; made again when notes changed."""
         if self._by_name[0] != (self.revision, len(self.notes)):
             names: dict[str, list[str]] = {}
             for path, note in sorted(self.notes.items()):
-                others = [f"alias {_folded(alias)}" for alias in aliases(note.fields)]
-                for name in dict.fromkeys([self._stem(_folded(path.rpartition("/")[2])), *others]):
+                others = [f"alias {_fold_case(alias)}" for alias in aliases(note.fields)]
+                for name in dict.fromkeys([self._stem(_fold_case(path.rpartition("/")[2])), *others]):
                     names.setdefault(name, []).append(path)
             self._by_name = ((self.revision, len(self.notes)), names)
         return self._by_name[1]
@@ -324,7 +324,7 @@ def _bare(name: str) -> str:
     return text.strip().lstrip("/")
 
 
-def _folded(text: str) -> str:
+def _fold_case(text: str) -> str:
     return unicodedata.normalize("NFC", text).casefold()
 
 

@@ -215,7 +215,7 @@ class MarkPlaces(msgspec.Struct, frozen=True):
         return all(_block_at(body, block) == block.value for block in blocks)
 
 
-class Spoken(NamedTuple):
+class TurnCount(NamedTuple):
     """How often the model spoke so far, and whether it speaks now."""
 
     runs: int = 0
@@ -230,7 +230,7 @@ class MarkPlacer:
         self._rows = MarkRows(info.wire, walk)
         # The blocks up to the first behind which a prefix is long enough to be stored.
         self._short: list[BodyBlock] = []
-        self._spoken: GrowingValues[Message, Spoken] = GrowingValues()
+        self._spoken: GrowingValues[Message, TurnCount] = GrowingValues()
 
     def places(self, body: JsonObject, prompt: Prompt | None, stable: int = 0) -> MarkPlaces:
         """End of tools and system, opening or fold; end of the request before, end: those long enough to be stored."""
@@ -238,8 +238,8 @@ class MarkPlacer:
         if row.marked:
             return MarkPlaces(row, (), ())
         enough = self._enough(row.blocks)
-        lasting = [_settled(row, place) for place in (row.head, self._lasting(row, prompt))]
-        moving = [_settled(row, place) for place in (_stable(row, prompt, stable), len(row.blocks) - 1)]
+        lasting = [_nearest_markable(row, place) for place in (row.head, self._lasting(row, prompt))]
+        moving = [_nearest_markable(row, place) for place in (_stable(row, prompt, stable), len(row.blocks) - 1)]
         return MarkPlaces(row, *(tuple(place for place in row if place >= enough) for row in (lasting, moving)))
 
     def _enough(self, blocks: list[BodyBlock]) -> int:
@@ -268,11 +268,11 @@ class MarkPlacer:
 
     def _runs(self, prompt: Prompt, count: int) -> int:
         """How often the model speaks in the first `count` messages."""
-        spoken = self._spoken.along(prompt.messages, Spoken(), _next)[:count]
+        spoken = self._spoken.along(prompt.messages, TurnCount(), _next)[:count]
         return spoken[-1].runs if spoken else 0
 
 
-def _settled(row: MarkRow, place: int) -> int:
+def _nearest_markable(row: MarkRow, place: int) -> int:
     """The place itself, or the nearest one before it that may carry a mark; -1 where there is none."""
     return next((index for index in range(place, -1, -1) if row.blocks[index].markable), -1)
 
@@ -306,7 +306,7 @@ def _stable(row: MarkRow, prompt: Prompt | None, stable: int) -> int:
     if prompt is None:
         return row.ends[-1] if row.ends else -1
     since: Sequence[Message] = prompt.messages[prompt.stable :]
-    runs = reduce(_next, since, Spoken()).runs
+    runs = reduce(_next, since, TurnCount()).runs
     if not prompt.stable or runs > len(row.ends):
         return -1
     if runs:
@@ -315,13 +315,13 @@ def _stable(row: MarkRow, prompt: Prompt | None, stable: int) -> int:
     return row.before_user(sum(message.role == "user" for message in since))
 
 
-def _next(before: Spoken, message: Message) -> Spoken:
+def _next(before: TurnCount, message: Message) -> TurnCount:
     """How often the model has spoken behind this message; one without content is not sent and does not count."""
     words = (isinstance(part, Call) or (isinstance(part, Text) and part.text.strip()) for part in message.parts)
     speaks = message.role == "assistant" and any(words)
     if message.role == "assistant" and not speaks:
         return before
-    return Spoken(before.runs + (speaks and not before.speaking), speaks)
+    return TurnCount(before.runs + (speaks and not before.speaking), speaks)
 
 
 # Content that may carry OpenAI's breakpoint; assistant output may not.
@@ -361,21 +361,21 @@ class Marker:
         `previous_id` is the id of the reply before, for the provider's own account of what it could not reuse.
         """
         self._pauses.go_on(times)
-        marked = self._marked(body, prompt, stable) if self.info.engine in _MARKERS else body
+        marked = self._mark_body(body, prompt, stable) if self.info.engine in _MARKERS else body
         if self.info.features.diagnostics and (marked.get("messages") or marked.get("input")):
             # Ask the provider to say why it could not reuse more, compared with the reply before.
             marked = wire_of(self.info.wire).diagnosed(marked, previous_id)
-        return self._routed(marked, key)
+        return self._with_routing_key(marked, key)
 
-    def _marked(self, body: JsonObject, prompt: Prompt | None, stable: int) -> JsonObject:
-        places = self._placed(body, prompt, stable)
+    def _mark_body(self, body: JsonObject, prompt: Prompt | None, stable: int) -> JsonObject:
+        places = self._mark_places(body, prompt, stable)
         row = places.row
         if not row.blocks or row.marked or body.get("cache_control") or body.get("prompt_cache_options"):
             return body
         life = lives(self._pauses, self.info, row.sizes)
         return _MARKERS[self.info.engine](body, places, life, self.info)
 
-    def _placed(self, body: JsonObject, prompt: Prompt | None, stable: int) -> MarkPlaces:
+    def _mark_places(self, body: JsonObject, prompt: Prompt | None, stable: int) -> MarkPlaces:
         if not stable and not self._frozen:
             return MarkPlacer(self.info).places(body, prompt)
         places = self._placing.places(body, prompt, stable)
@@ -385,7 +385,7 @@ class Marker:
             places = self._placing.places(body, prompt, stable)
         return places
 
-    def _routed(self, body: JsonObject, key: str) -> JsonObject:
+    def _with_routing_key(self, body: JsonObject, key: str) -> JsonObject:
         """The body with the key that routes a thread to one cache; after long pauses, with the longer life where it is free."""
         out, info = dict(body), self.info
         if key and info.cache.key == "prompt_cache_key":

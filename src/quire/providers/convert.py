@@ -12,7 +12,7 @@ from quire import values
 from quire.errors import FormatError
 from quire.providers.incoming import without_nulls
 from quire.providers.models import model_info
-from quire.providers.prefix import unmarked
+from quire.providers.prefix import without_marks
 from quire.providers.provider_tools import Native
 from quire.providers.rendering import NO_TEXT, Draft, texts
 from quire.providers.rules.grammar import fits, grammar_of
@@ -142,7 +142,7 @@ def own_block(part: Text | Think | Call | Result, draft: Draft) -> JsonObject | 
     if block is None or not ours or _is_strange(block, native):
         return None
     # Marks of an earlier request are no part of it: each request is marked anew.
-    return unmarked(block)
+    return without_marks(block)
 
 
 def _goes_to_any(result: JsonObject, wire: JsonObject, draft: Draft) -> bool:
@@ -379,7 +379,7 @@ def _is_void(block: JsonObject) -> bool:
 
 
 def _bare(block: JsonObject) -> JsonObject:
-    bare = without_nulls(unmarked(block))
+    bare = without_nulls(without_marks(block))
     # Citations are the model's to give.
     return {key: bare[key] for key in bare if key != "citations" or bare.get("type") != "text"}
 
@@ -403,7 +403,7 @@ def holds_blocks(part: Part) -> bool:
 def own_blocks(message: Message, target: str = "") -> list[list[JsonObject]]:
     """For each part, the blocks that a model is sent beside its text; without a model, where they came from."""
     draft = draft_for(target) if target else None
-    return [_sent(part, message, draft) if holds_blocks(part) else [] for part in message.parts]
+    return [_part_blocks(part, message, draft) if holds_blocks(part) else [] for part in message.parts]
 
 
 @lru_cache(maxsize=64)
@@ -412,13 +412,13 @@ def draft_for(target: str) -> Draft:
     return Draft(model_info(target), wire_of(target).writer.native)
 
 
-def _sent(part: Part, message: Message, draft: Draft | None) -> list[JsonObject]:
+def _part_blocks(part: Part, message: Message, draft: Draft | None) -> list[JsonObject]:
     assert isinstance(part, Text | Think | Call | Result)  # the caller asked
     if "besides" in part.wire:
         back = draft is None or draft.was_sent(part.wire)
         return [{name: part.wire["message"].get(name) for name in part.wire["besides"]}] if back else []
     if "encloses" in part.wire and not isinstance(part, Call):
-        return _enclosed(part, message, draft)
+        return _enclosed_blocks(part, message, draft)
     block = own_block(part, draft) if draft is not None else _block_in(part.wire, _native(part.wire.get("format")))
     if block is None:
         return [BEHIND, *shown] if draft is not None and (shown := images_behind(part, draft)) else []
@@ -439,7 +439,7 @@ def images_behind(part: Part, draft: Draft) -> list[JsonObject]:
     inside = _inside(_block_in(part.wire, _native(part.wire.get("format"))) or {})
     media = [media for inner in inside if (media := media_in(inner)) and media.data and media.type in COMMON]
     urls = (to_url(Image(media_type=found.type, data=found.data)) for found in media)
-    ours = [unmarked(inner) for inner in inside if inner.get("type") == "image_url"]
+    ours = [without_marks(inner) for inner in inside if inner.get("type") == "image_url"]
     return [*ours, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
 
 
@@ -447,14 +447,14 @@ def leave_out_media(message: Message, draft: Draft) -> None:
     """Note what results hold beside text, an image mostly, where the model gets their text alone."""
     for part in message.parts:
         if isinstance(part, Result) and holds_blocks(part) and own_block(part, draft) is None:
-            blocks = _sent(part, message, None)
+            blocks = _part_blocks(part, message, None)
             shown = len(images_behind(part, draft)) == sum(map(is_image, blocks))
             kinds = dict.fromkeys(kind_of(block) for block in blocks if not (shown and is_image(block)))
             reason = f"{', '.join(kinds)} in a result from {part.wire.get('format')} cannot go along"
             draft.leave_out(message, reason, part) if kinds else None
 
 
-def _enclosed(part: Text | Think | Result, message: Message, draft: Draft | None) -> list[JsonObject]:
+def _enclosed_blocks(part: Text | Think | Result, message: Message, draft: Draft | None) -> list[JsonObject]:
     """What a user's message encloses, without the images that its entry lists."""
     if draft is None:
         content = _content(part.wire)

@@ -33,7 +33,7 @@ class PrefixBreak(msgspec.Struct, frozen=True):
     offset: int
 
 
-def moved(old: Sequence[Block], new: Sequence[Block]) -> PrefixBreak | None:
+def prefix_break(old: Sequence[Block], new: Sequence[Block]) -> PrefixBreak | None:
     """The first block of `old` that `new` does not repeat in its place; None when it only extends it."""
     for section in ("tools", "system", "messages"):
         before, after = ([block for block in row if block.section == section] for row in (old, new))
@@ -102,7 +102,7 @@ def explain(
     if not reported.input_total:
         # An aborted reply reports no usage.
         return None
-    predicted, reusable = _scaled(sent, reported)
+    predicted, reusable = _scale_prediction(sent, reported)
     unforeseen = _beyond(predicted - reported.cache_read, reported.input_total)
     lost = _beyond(max(0, reusable - reported.cache_read), reported.input_total)
     if not unforeseen and not lost:
@@ -144,7 +144,7 @@ def explain_served(sent: SentRequest, reported: Usage, info: ModelInfo, served: 
     )
 
 
-def _scaled(sent: SentRequest, reported: Usage) -> tuple[int, int]:
+def _scale_prediction(sent: SentRequest, reported: Usage) -> tuple[int, int]:
     """What was predicted to be read and what could be, in the provider's own tokens."""
     counted = sent.predicted.total
     scale = reported.input_total / counted if counted and reported.input_total else 1.0
@@ -162,7 +162,7 @@ def _cause(
     """The likely cause, what speaks for it, and the layer where bytes moved."""
     if unforeseen and reported.cache_read > predicted:
         return _more(sent)
-    place = moved(sent.before, sent.blocks) if sent.before is not None else None
+    place = prefix_break(sent.before, sent.blocks) if sent.before is not None else None
     diagnosed = _by_diagnosis(diagnosis, place)
     if diagnosed is not None:
         return diagnosed
@@ -170,7 +170,7 @@ def _cause(
         return "moved", f"{place.path} moved in {place.layer}, {place.offset:,} characters in", place.layer
     if not unforeseen and (cause := sent.predicted.cause):
         return "routing" if cause == "evicted" else cause, sent.predicted.note, ""
-    return _guessed(sent, reported, info)
+    return _guess_cause(sent, reported, info)
 
 
 def _more(sent: SentRequest) -> tuple[Cause, str, str]:
@@ -182,7 +182,7 @@ def _more(sent: SentRequest) -> tuple[Cause, str, str]:
     return "routing", "another request had stored this prefix", ""
 
 
-def _guessed(sent: SentRequest, reported: Usage, info: ModelInfo) -> tuple[Cause, str, str]:
+def _guess_cause(sent: SentRequest, reported: Usage, info: ModelInfo) -> tuple[Cause, str, str]:
     """The likely cause where no byte moved and the provider says nothing: expiry, size, marks or routing."""
     gap_s = (sent.at_ms - sent.before_at_ms) // 1000
     lives = [block.ttl_s if block.ttl_s > 0 else info.ttl_s[0] for block in sent.blocks if block.ttl_s and info.ttl_s]

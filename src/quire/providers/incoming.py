@@ -66,14 +66,14 @@ def sub(holder: JsonObject, field: str) -> JsonObject:
     return inner
 
 
-def given(holder: JsonObject, field: str) -> JsonObject:
+def required_object(holder: JsonObject, field: str) -> JsonObject:
     """An object that has to stand inside another."""
     if holder.get(field) is None:
         raise FormatError(f"{field} is missing", hint="stream.partial() holds what came before.")
     return sub(holder, field)
 
 
-def listed(holder: JsonObject, field: str) -> list[Json]:
+def optional_list(holder: JsonObject, field: str) -> list[Json]:
     """A list inside an object; absent and null are an empty one."""
     items: list[Json] = _inside(holder, field, list, "a list")
     return items
@@ -94,7 +94,7 @@ def _inside(holder: JsonObject, field: str, kind: type, form: str, hint: str = "
 
 def objects(holder: JsonObject, field: str) -> list[JsonObject]:
     """A list of objects inside an object."""
-    values = listed(holder, field)
+    values = optional_list(holder, field)
     if wrong := [value for value in values if not isinstance(value, dict)]:
         raise FormatError(f"{field} holds {type(wrong[0]).__name__}, not objects", hint="Hand over the decoded JSON.")
     return values
@@ -175,10 +175,10 @@ class Spelling(msgspec.Struct, frozen=True):
 
     def candidates(self, text: str) -> Iterator[str]:
         """Ever more spellings of an id that may be taken: call_1, call_1-2, call_1-3, …"""
-        return map(self.spell, numbered(text))
+        return map(self.spell, id_variants(text))
 
 
-def numbered(id: str) -> Iterator[str]:
+def id_variants(id: str) -> Iterator[str]:
     """An id, and others like it where that is taken."""
     return chain([id], (f"{id}-{number}" for number in count(2)))
 
@@ -262,7 +262,7 @@ class ReplyReader:
         return text
 
     def _add(self, entries: Iterable[Entry]) -> list[Entry]:
-        entries, names = identified(entries, len(self.entries)), read_back(self.names, self.spelling)
+        entries, names = with_call_ids(entries, len(self.entries)), read_back(self.names, self.spelling)
         added = from_reply(entries, self.format, self.model, names, begun=bool(self.entries), alias=self.alias)
         self.entries += added
         return added
@@ -311,7 +311,7 @@ def _sound_reply(value: Any, subject: str) -> JsonObject:
     """A reply, or an event of one, as plain JSON; one that tells of an error is raised."""
     reply = object_in(value, subject)
     if reply.get("error"):
-        raise refused(reply["error"])
+        raise error_in_reply(reply["error"])
     return reply
 
 
@@ -322,14 +322,14 @@ class BlockReader(ReplyReader):
         """The entry of a block that has ended; a JSONDecodeError where its input is cut."""
         raise NotImplementedError
 
-    def _opened(self, place: int, event: str) -> StreamedBlock:
+    def _open_block(self, place: int, event: str) -> StreamedBlock:
         if place not in self.open_blocks:
             raise FormatError(f"{event} of block {place}, which never began", hint="stream.partial() has the rest.")
         return self.open_blocks[place]
 
     def _close(self, place: int) -> list[Entry]:
         try:
-            entry = self._entry(self._opened(place, "the end"))
+            entry = self._entry(self._open_block(place, "the end"))
         except json.JSONDecodeError:
             return []  # ended in the middle of its input: the reply's length ran out
         del self.open_blocks[place]
@@ -355,7 +355,7 @@ _PASSING = ("overload", "rate", "thrott", "timeout", "unavail", "server", "inter
 _PASSING_CODES = ("408", "409", "425", "429", "500", "502", "503", "504", "529")
 
 
-def refused(error: Json) -> ProviderError:
+def error_in_reply(error: Json) -> ProviderError:
     """The error that a reply or a stream is itself."""
     fields = error if isinstance(error, dict) else {"message": error}
     named = [str(fields[field]) for field in ("status", "code", "type") if fields.get(field)]
@@ -392,7 +392,7 @@ def read_messages(
         raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')
     for place, message in enumerate(value):
         check_content(message, f"messages[{place}]")
-        out += tagged(read(message, f"messages[{place}]"), format, message, model)
+        out += tag_message(read(message, f"messages[{place}]"), format, message, model)
     return out
 
 
@@ -415,7 +415,7 @@ def paragraphs(blocks: Iterable[JsonObject], read: Callable[[list[JsonObject]], 
     return texts[0] if len(texts) == 1 else "\n\n".join(text.strip() for text in texts)
 
 
-def tagged(entries: Iterable[Entry], format: str, message: JsonObject, model: str = "") -> list[Entry]:
+def tag_message(entries: Iterable[Entry], format: str, message: JsonObject, model: str = "") -> list[Entry]:
     """The entries of one imported message, with the message kept on the first of them."""
     out = [
         with_wire(entry, {**_origin(format, model), **({"more": True} if place else {"message": message})})
@@ -500,7 +500,7 @@ def _sound(leaf: Json, problems: list[str]) -> Json:
     return whole
 
 
-def identified(entries: Iterable[Entry], before: int = 0) -> Iterator[Entry]:
+def with_call_ids(entries: Iterable[Entry], before: int = 0) -> Iterator[Entry]:
     """Entries of a reply (`before`: so many came already), whose calls must have ids for results to answer."""
     for place, entry in enumerate(entries, before + 1):
         if entry.kind != "call" or entry.call_id:

@@ -116,16 +116,16 @@ _REGION = re.compile(r"^(us|eu|apac|jp|au|ca|us-gov|global)\.")
 
 def find_row(provider: str, model: str) -> ModelRow:
     """A model's row in its provider's table, else in its maker's, else its family's, else empty."""
-    row = _listed(provider, model)
+    row = _find_row(provider, model)
     if row is not None:
         return row
     maker, rest = _maker(provider, model)
     if maker:
-        return _served(provider, _listed(maker, rest) or ModelRow(maker, rest, _family(maker, rest), False))
+        return _row_elsewhere(provider, _find_row(maker, rest) or ModelRow(maker, rest, _family(maker, rest), False))
     return ModelRow(provider, model, _family(provider, model), False)
 
 
-def _listed(provider: str, model: str) -> ModelRow | None:
+def _find_row(provider: str, model: str) -> ModelRow | None:
     rows: dict[str, JsonObject] = data("models")["models"].get(provider, {})
     for spelling in _spellings(model):
         for id, facts in rows.items():
@@ -168,7 +168,7 @@ def _maker(provider: str, model: str) -> tuple[str, str]:
     return "", model
 
 
-def _served(provider: str, row: ModelRow) -> ModelRow:
+def _row_elsewhere(provider: str, row: ModelRow) -> ModelRow:
     """The facts of a maker's row that still hold where another provider serves the model."""
     carries = provider_facts(provider)["upstream"]["carries"]
     maker = provider_facts(row.owner)

@@ -16,9 +16,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from quire.providers.convert import leave_out_media, normal, project
-from quire.providers.incoming import Spelling, numbered
+from quire.providers.incoming import Spelling, id_variants
 from quire.providers.models import ModelInfo, data, model_info
-from quire.providers.prefix import unmarked
+from quire.providers.prefix import without_marks
 from quire.providers.provider_tools import functions_of
 from quire.providers.rendering import GO_ON, Draft, Writer
 from quire.providers.rules.check import Check, errors, turn_at
@@ -45,7 +45,7 @@ from quire.values import (
 Original: TypeAlias = Callable[[list[Entry], str], list[JsonObject] | None]
 
 
-class Exported(msgspec.Struct, frozen=True):
+class ExportedThread(msgspec.Struct, frozen=True):
     """A thread in one wire format; what stands before the conversation is apart."""
 
     system: Entry | None
@@ -66,9 +66,9 @@ class Exported(msgspec.Struct, frozen=True):
         return wire["system"] if wire.get("format") == format and "system" in wire else anew
 
 
-def exported(
+def export_thread(
     entries: Iterable[Entry], writer: Writer, original: Original, info: ModelInfo, format: str = ""
-) -> Exported:
+) -> ExportedThread:
     """The messages of a thread, nothing repaired: an export says what the log says."""
     format = format or writer.format
     system, tools, rest = _head(list(entries), format)
@@ -84,7 +84,7 @@ def exported(
                 writer.write(draft, message)
         else:
             draft.messages += [message for _, messages in run for message in messages or ()]
-    return Exported(system, tools, draft.messages)
+    return ExportedThread(system, tools, draft.messages)
 
 
 def _told_apart(messages: Iterable[Message], used: set[str]) -> Iterator[Message]:
@@ -96,7 +96,7 @@ def _told_apart(messages: Iterable[Message], used: set[str]) -> Iterator[Message
         role, parts = message.role, list[Part]()
         for part in message.parts:
             if isinstance(part, Call):
-                id = next(id for id in numbered(part.call_id) if id not in used)
+                id = next(id for id in id_variants(part.call_id) if id not in used)
                 used.add(id)
                 waiting.setdefault(part.call_id, []).append(id)
                 part = part if id == part.call_id else msgspec.structs.replace(part, call_id=id)
@@ -122,7 +122,7 @@ def exported_request(
     The system prompt stands in the field `system`; without such a field it is the first message.
     """
     format = format or writer.format
-    out = exported(entries, writer, original, model_info(f"{writer.format}:"), format)
+    out = export_thread(entries, writer, original, model_info(f"{writer.format}:"), format)
     defined = out.listed_tools(format, writer.native.define)
     head, listed = tools(defined) if defined else {}, out.messages
     if out.system and system:
@@ -290,11 +290,11 @@ def _runs(message: Message) -> list[list[Part]]:
 
 def as_sent(message: JsonObject, draft: Draft) -> JsonObject:
     """An imported message without cache marks, absent fields and what its recorder noted."""
-    bare = {key: value for key, value in unmarked(message).items() if not key.startswith("_")}
+    bare = {key: value for key, value in without_marks(message).items() if not key.startswith("_")}
     bare = {key: value for key, value in bare.items() if value is not None or key == "content"}
     content = bare.get("content")
     if isinstance(content, list):
-        blocks = [unmarked(block) if isinstance(block, dict) else block for block in content]
+        blocks = [without_marks(block) if isinstance(block, dict) else block for block in content]
         bare["content"] = [block for block in blocks if not (isinstance(block, dict) and "cachePoint" in block)]
     elif isinstance(content, str) and content and in_parts(draft.info):
         # A mark must find a block.
@@ -329,11 +329,11 @@ def _says_the_same(part: Part, imported: Part) -> bool:
     if isinstance(part, Call) and isinstance(imported, Call):
         return (part.call_id, part.name, part.args) == (imported.call_id, imported.name, imported.args)
     if isinstance(part, ToolSet) and isinstance(imported, ToolSet):
-        return [_defined(tool) for tool in part.tools] == [_defined(tool) for tool in imported.tools]
+        return [_definitions(tool) for tool in part.tools] == [_definitions(tool) for tool in imported.tools]
     return part == imported
 
 
-def _defined(tool: JsonObject) -> list[Json]:
+def _definitions(tool: JsonObject) -> list[Json]:
     return [tool.get(name) for name in ("name", "description", "parameters")]
 
 

@@ -233,18 +233,18 @@ class _Values:
     def _changed(self, values: Sequence[Json], common: int) -> Iterable[int]:
         # Over all of them at the speed of C: nearly every value is unchanged.
         if not self._frozen:
-            before, self._copies = self._copies, list(map(written, values))
+            before, self._copies = self._copies, list(map(write_value, values))
             return compress(range(common), map(ne, before, self._copies))
         others = list(compress(range(common), map(is_not, self._values, values)))
         if not self._moving:
-            return [place for place in others if written(self._values[place]) != written(values[place])]
+            return [place for place in others if write_value(self._values[place]) != write_value(values[place])]
         # A message that is another object has changed, or has moved.
         old_places = (*others, *range(common, len(self._units))) if others else ()
         self._moved = {id(self._values[place]): self._units[place] for place in old_places}
         return others
 
 
-def written(value: Json, order: Literal["sorted"] | None = None) -> bytes:
+def write_value(value: Json, order: Literal["sorted"] | None = None) -> bytes:
     """A value as it is written, or with its keys sorted: 1, 1.0 and true are equal in Python and differ here."""
     try:
         return msgspec.json.encode(value, order=order)
@@ -312,7 +312,7 @@ def is_marked(block: Json) -> bool:
     )
 
 
-def unmarked(block: JsonObject) -> JsonObject:
+def without_marks(block: JsonObject) -> JsonObject:
     """A block without its cache marks, and without those of the blocks in it."""
     whole: JsonObject = unmarked_in(unmarked_in(bare(block), "content"), "output")
     return whole
@@ -333,15 +333,15 @@ def unmarked_in(holder: Json, field: str) -> Json:
 
 def changed_body(body: JsonObject, path: Path, change: Callable[[Json], Json]) -> JsonObject:
     """The body with one place in it changed; everything off the path is shared, nothing is mutated."""
-    changed: JsonObject = _changed(body, path, change)
+    changed: JsonObject = _change_at(body, path, change)
     return changed
 
 
-def _changed(value: Json, path: Path, change: Callable[[Json], Json]) -> Json:
+def _change_at(value: Json, path: Path, change: Callable[[Json], Json]) -> Json:
     if not path:
         return change(value)
     step, *rest = path
-    inner = _changed(value[step], tuple(rest), change)
+    inner = _change_at(value[step], tuple(rest), change)
     if isinstance(step, int):
         return [*value[:step], inner, *value[step + 1 :]]
     return {**value, step: inner}
@@ -378,12 +378,12 @@ def prefix_bytes(body: JsonObject, provider: str) -> bytes:
     return b"".join(prefix_parts(body, provider))
 
 
-def lined(body: JsonObject, provider: str) -> Lines:
+def lines_of(body: JsonObject, provider: str) -> Lines:
     """The lines of a single request, with their hashes."""
-    return hashed(prefix_parts(body, provider))
+    return hash_lines(prefix_parts(body, provider))
 
 
-def hashed(lines: Iterable[bytes]) -> Lines:
+def hash_lines(lines: Iterable[bytes]) -> Lines:
     """Lines with their hashes."""
     all_lines = tuple(lines)
     return Lines(all_lines, tuple(map(sha256_hex, all_lines)), sha256_hex(b"".join(all_lines)))

@@ -13,7 +13,7 @@ import msgspec
 
 from quire.providers.incoming import Spelling, objects
 from quire.providers.models import ModelInfo
-from quire.providers.prefix import unmarked
+from quire.providers.prefix import without_marks
 from quire.providers.rules.grammar import fits, grammar_of
 from quire.values import Entry, Json, JsonObject, as_object, as_objects, tools, value_at
 
@@ -54,7 +54,7 @@ def tool_json(name: Json, description: Json, parameters: JsonObject) -> JsonObje
     }
 
 
-def offered(defined: Iterable[Offered], model: str = "", **wire: object) -> Entry:
+def offer_entry(defined: Iterable[ToolOffer], model: str = "", **wire: object) -> Entry:
     """A `tools` entry of tools and, beside those of a provider's own, their definitions in its words."""
     offers = list(defined)
     names = {offer.tool["name"] for offer in offers if offer.own is None}
@@ -76,7 +76,7 @@ def offered(defined: Iterable[Offered], model: str = "", **wire: object) -> Entr
     return tools(listed, wire=wire or None)
 
 
-class Offered(msgspec.Struct, frozen=True):
+class ToolOffer(msgspec.Struct, frozen=True):
     """A tool as entries define it, and the rest of its definition in its provider's own form."""
 
     tool: JsonObject
@@ -86,10 +86,10 @@ class Offered(msgspec.Struct, frozen=True):
     more: JsonObject = {}
 
 
-def function(definition: JsonObject, native: Native) -> Offered:
+def function(definition: JsonObject, native: Native) -> ToolOffer:
     """A function, and the fields of its definition that Quire would not write by itself: strict, defer_loading."""
     tool = native.read(definition)
-    return Offered(tool, more=_besides(definition, native.define(tool)))
+    return ToolOffer(tool, more=_besides(definition, native.define(tool)))
 
 
 # Fields of a definition that are compared field by field themselves.
@@ -98,7 +98,7 @@ _INNER = ("function", "toolSpec", "inputSchema")
 
 def _besides(definition: JsonObject, anew: JsonObject) -> JsonObject:
     """Where a definition differs from the one that would be written: {"strict": True}, {"strict": None} for absent."""
-    definition = {key: value for key, value in unmarked(definition).items() if value is not None}
+    definition = {key: value for key, value in without_marks(definition).items() if value is not None}
     out: JsonObject = {}
     for key, value in definition.items():
         if key in _INNER and isinstance(value, dict) and isinstance(anew.get(key), dict):
@@ -115,23 +115,23 @@ def with_more(definition: JsonObject, tool: JsonObject, native: Native) -> JsonO
     more = tool.get("more") or {}
     if more.get("format") not in native.formats:
         return definition
-    whole = _merged(definition, more["definition"])
+    whole = _merge_definition(definition, more["definition"])
     return whole if fits(whole, native.function, grammar_of(native.formats[0])) else definition
 
 
-def _merged(definition: JsonObject, more: JsonObject) -> JsonObject:
+def _merge_definition(definition: JsonObject, more: JsonObject) -> JsonObject:
     out = dict(definition)
     for key, value in more.items():
         if value is None:
             out.pop(key, None)
         elif key in _INNER and isinstance(value, dict) and isinstance(out.get(key), dict):
-            out[key] = _merged(out[key], value)
+            out[key] = _merge_definition(out[key], value)
         else:
             out[key] = value
     return out
 
 
-def typed(defined: Iterable[JsonObject], native: Native) -> list[Offered]:
+def typed_offers(defined: Iterable[JsonObject], native: Native) -> list[ToolOffer]:
     """Tools of a list in which those of the provider's own have a type that is not 'function'.
 
     Without a type, or where a schema stands beside it, a tool is a function.
@@ -141,13 +141,13 @@ def typed(defined: Iterable[JsonObject], native: Native) -> list[Offered]:
         kind = tool.get("type")
         return isinstance(kind, str) and kind not in ("", "function") and "input_schema" not in tool
 
-    return [Offered(native.read(tool), tool) if is_own(tool) else function(tool, native) for tool in defined]
+    return [ToolOffer(native.read(tool), tool) if is_own(tool) else function(tool, native) for tool in defined]
 
 
 def tools_in(request: JsonObject, model: str, native: Native, format: str = "") -> list[Entry]:
     """The `tools` entry of a request that lists tools by their types, if it does."""
     defined, format = objects(request, "tools"), format or native.formats[0]
-    return [offered(typed(defined, native), model, format=format, tools=defined)] if defined else []
+    return [offer_entry(typed_offers(defined, native), model, format=format, tools=defined)] if defined else []
 
 
 def _free(name: str, names: set[str]) -> str:
@@ -171,7 +171,7 @@ def own_definition(
         return None
     if info.provider not in native.owners and origin.get("model") != info.model:
         return None
-    definition = unmarked(origin["definition"])
+    definition = without_marks(origin["definition"])
     return definition if _is_taken(definition, native, around or {}) else None
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from quire.providers.incoming import Spelling
 from quire.providers.models import ModelInfo, same_model
-from quire.providers.prefix import PrefixLines, Walk, written
+from quire.providers.prefix import PrefixLines, Walk, write_value
 from quire.providers.provider_tools import Native, found_functions, functions_of, is_offered, own_definition, with_more
 from quire.providers.wires import Wire
 from quire.values import INTERRUPTED, Call, JsonObject, Message, Part, Prompt, Request, Result, Text, ToolSet
@@ -43,13 +43,13 @@ class CallPairer:
             return [answered] if answered.parts else []
         closing = self.closing()
         self.open = []
-        return [*closing, self._named(message) if message.role == "assistant" else message]
+        return [*closing, self._name_calls(message) if message.role == "assistant" else message]
 
     def closing(self) -> list[Message]:
         """The results that are missing if nothing more comes."""
-        return [Message("tool", self._interrupted())] if self.open else []
+        return [Message("tool", self._interrupted_results())] if self.open else []
 
-    def _named(self, message: Message) -> Message:
+    def _name_calls(self, message: Message) -> Message:
         parts: list[Part] = []
         # An imported conversation may use an id twice, where the provider does not refuse that.
         first = getattr(next(iter(message.parts), None), "wire", {})
@@ -85,7 +85,7 @@ class CallPairer:
                 if (part.call_id, part.name) != (wire_id, call.name):
                     part = msgspec.structs.replace(part, call_id=wire_id, name=call.name)
                 parts.append(part)
-        parts += self._interrupted()
+        parts += self._interrupted_results()
         self.open = []
         return msgspec.structs.replace(message, parts=tuple(parts))
 
@@ -95,7 +95,7 @@ class CallPairer:
         named = [place for place in same if self.open[place][0].name == result.name]
         return next(iter(named or same), None)
 
-    def _interrupted(self) -> tuple[Result, ...]:
+    def _interrupted_results(self) -> tuple[Result, ...]:
         return tuple(Result(wire_id, call.name, INTERRUPTED, error=True) for call, wire_id in self.open)
 
 
@@ -225,15 +225,15 @@ class Draft:
 
     def add_tools_in_front(self, message: Message) -> None:
         """Late tools where the provider has no place behind the messages for them."""
-        self.late_tools += self.offered(tools_of(message), message)
+        self.late_tools += self.offered_tools(tools_of(message), message)
         self.leave_out(message, "late tools join the list in front, which moves the prefix")
 
     def tools(self, prompt: Prompt) -> list[JsonObject]:
         """All tools in front, each name once; the later definition stands at the place of the earlier."""
-        front = self.offered(prompt.tools)
+        front = self.offered_tools(prompt.tools)
         return list({tool["name"]: tool for tool in (*front, *self.late_tools)}.values())
 
-    def offered(self, tools: Iterable[JsonObject], message: Message | None = None) -> list[JsonObject]:
+    def offered_tools(self, tools: Iterable[JsonObject], message: Message | None = None) -> list[JsonObject]:
         """The tools that this model can be told of; another provider's own are left out, with the reason."""
         listed, out = list(tools), list[JsonObject]()
         for tool in listed:
@@ -254,7 +254,7 @@ class Draft:
         """A tool in the words of the provider that it came from, if the request goes there again."""
         return own_definition(tool, self.info, self.native, self.ask.extra)
 
-    def defined(
+    def define_tools(
         self, tools: Iterable[JsonObject], define: Callable[[JsonObject], JsonObject] | None = None
     ) -> list[JsonObject]:
         """Tools in this format's words; the provider's own as they came."""
@@ -301,7 +301,7 @@ class Rendering:
         self.writer.end(draft)
         for seqs, reason in self.pairer.dropped:
             draft.leave_out(Message("tool", (), seqs), reason)
-        body = joined(self.writer.body(draft, prompt), self.writer.placed(self.ask.extra))
+        body = join_objects(self.writer.body(draft, prompt), self.writer.placed(self.ask.extra))
         self._keep_front(body[self.wire.layout.field], len(draft.messages))
         return Request(
             provider=self.provider,
@@ -351,7 +351,7 @@ class Rendering:
             self._start(ground)
         for place in range(count, len(prompt.messages)):
             message = prompt.messages[place]
-            if _ended(prompt, place):
+            if _ends_request(prompt, place):
                 self._seal(place)
             self.draft.stale = prompt.epoch > 1 and place < prompt.fold
             for paired in self.pairer.take(message):
@@ -360,8 +360,8 @@ class Rendering:
         self.prompt_messages = prompt.messages
         if before:
             # Messages that a rebase did not change stay the same objects, so that nobody looks at them twice.
-            standing = {written(message): message for message in before}
-            self.draft.messages = [standing.get(written(message), message) for message in self.draft.messages]
+            standing = {write_value(message): message for message in before}
+            self.draft.messages = [standing.get(write_value(message), message) for message in self.draft.messages]
 
     def _offer_found(self, message: Message) -> None:
         """Offer the functions that another provider's tool search found, since this model does not know them yet."""
@@ -369,7 +369,7 @@ class Rendering:
             if isinstance(part, Text | Result) and part.wire:
                 functions = found_functions(part.wire.get("block") or part.wire.get("message"))
                 if functions and not self.draft.knows(part.wire):
-                    self.draft.late_tools += self.draft.offered(functions)
+                    self.draft.late_tools += self.draft.offered_tools(functions)
 
     def _seal(self, place: int) -> None:
         """Freeze what is written so far: a request ended here, so these bytes may not change."""
@@ -380,16 +380,16 @@ class Rendering:
         self.draft.sealed = self.written_counts[place] = len(self.draft.messages)
 
 
-def joined(body: JsonObject, more: JsonObject) -> JsonObject:
+def join_objects(body: JsonObject, more: JsonObject) -> JsonObject:
     """One object of two: where both hold an object, what either says; elsewhere what `more` says."""
     out = {**body, **more}
     for name, value in more.items():
         if isinstance(value, dict) and isinstance(body.get(name), dict):
-            out[name] = joined(body[name], value)
+            out[name] = join_objects(body[name], value)
     return out
 
 
-def _ended(prompt: Prompt, place: int) -> bool:
+def _ends_request(prompt: Prompt, place: int) -> bool:
     """Whether an earlier request of the epoch held the messages up to this place and no more."""
     at = bisect_left(prompt.ends, place)
     return at < len(prompt.ends) and prompt.ends[at] == place

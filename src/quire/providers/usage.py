@@ -21,7 +21,7 @@ from quire.values import Json, JsonObject, Usage, as_list, read_early
 
 def usage(provider: str, raw: Json) -> Usage:
     """What a reply used; `raw` is its usage object, or the whole reply, which tells more."""
-    reported = _reported(raw)
+    reported = _usage_object(raw)
     # By the fields that only one form has, else by the wire format.
     by_field = (form for field, form in data("usage")["by_field"].items() if reported.get(field) is not None)
     counts = _forms()[next(by_field, None) or wire_of(provider).name].counts(reported)
@@ -30,7 +30,7 @@ def usage(provider: str, raw: Json) -> Usage:
         # Some Chat servers count reasoning beside the completion; their own total tells.
         counts = msgspec.structs.replace(counts, output=counts.output + counts.reasoning)
     besides = tuple(dict.fromkeys(_besides(_object(raw), reported)))
-    return msgspec.structs.replace(counts, besides=besides, charged=_charged(reported))
+    return msgspec.structs.replace(counts, besides=besides, charged=_reported_cost(reported))
 
 
 def usage_in(form: str, reported: Json) -> Usage:
@@ -77,7 +77,7 @@ def _other_ways(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
         yield "optimized latency"
 
 
-def _charged(reported: JsonObject) -> float | None:
+def _reported_cost(reported: JsonObject) -> float | None:
     """The provider's own figure; with a key of one's own, its fee and what the upstream takes."""
     fee = reported.get("cost")
     if isinstance(fee, bool) or not isinstance(fee, int | float) or not 0 <= fee < 1e9:
@@ -86,7 +86,7 @@ def _charged(reported: JsonObject) -> float | None:
     return float(fee) + (float(upstream) if reported.get("is_byok") and isinstance(upstream, int | float) else 0.0)
 
 
-def _reported(raw: Json) -> JsonObject:
+def _usage_object(raw: Json) -> JsonObject:
     """The usage object of a reply; llama.cpp's timings stand beside it and are kept."""
     body = _object(raw)
     inner = next((body[name] for name in ("usage", "usageMetadata", "usage_metadata") if body.get(name)), None)

@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any, Final
 
-from quire.errors import needed
+from quire.errors import needs_extra
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ if not TYPE_CHECKING:  # a checker that saw it would take any name for one of th
     def __getattr__(name: str) -> Any:
         if name not in _WHERE:
             raise AttributeError(f"module 'quire.recall' has no attribute {name!r}")
-        with needed("recall needs PyStemmer and numpy", "recall"):
+        with needs_extra("recall needs PyStemmer and numpy", "recall"):
             module = importlib.import_module(f"quire.recall.{_WHERE[name]}")
         value = getattr(module, name)
         globals()[name] = value

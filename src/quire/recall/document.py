@@ -22,7 +22,7 @@ from quire.recall.languages import (
     lookups,
     meant_dates,
     readable,
-    spelled,
+    spell_dates,
     stems,
     tells,
     terms,
@@ -181,7 +181,7 @@ class DocumentTerms(msgspec.Struct, frozen=True):
     meaning: str = ""
 
 
-def indexed(document: Document) -> DocumentTerms:
+def index_terms(document: Document) -> DocumentTerms:
     """The searched words (of a named speaker, text, extra and date, in a row) of a document, and how it is said."""
     name = document.speaker if is_name(document.speaker) else ""
     parts = (name, document.text, document.extra, document.date)
@@ -282,7 +282,7 @@ def words_of(entries: Iterable[Entry]) -> list[EntryWords]:
 
 def entry_words(entry: Entry) -> EntryWords:
     """What of an entry is searched."""
-    words, session = indexed(document(entry)), str(entry.meta.get("session") or "")
+    words, session = index_terms(document(entry)), str(entry.meta.get("session") or "")
     signs = words.speech
     # A time beyond what a column holds is none that a search could use.
     at = entry.at if entry.at is not None and abs(entry.at) < 2**63 else None
@@ -353,7 +353,7 @@ def ask(query: Query, names: Mapping[str, int]) -> QueryTerms:
     """Take a query apart; `names` gives the speaker that a lower-case word names."""
     named = [(match, names[_bare(match[0])]) for match in _NAME.finditer(query.text) if _bare(match[0]) in names]
     return QueryTerms(
-        _weighed(query),
+        _weigh(query),
         _subject(query.text, named),
         _ASKS_WHEN.match(query.text) is not None,
         _WHICH.match(query.text) is not None,
@@ -389,11 +389,11 @@ def _subject(text: str, named: list[tuple[re.Match[str], int]]) -> int:
     return (acting or people)[0]
 
 
-def _weighed(query: Query) -> tuple[tuple[str, float], ...]:
+def _weigh(query: Query) -> tuple[tuple[str, float], ...]:
     """The words of the query and its pairs of neighbouring words, each once; of the turn before at less weight."""
     out: dict[str, float] = {}
     for text, weight in ((query.text, 1.0), (query.earlier, EARLIER)):
-        dates, forms = spelled(text)
+        dates, forms = spell_dates(text)
         words = terms(dates, is_query=True)
         row = [word for word in words if word[0] not in PREFIXES]
         beside = _BESIDE if any(map(tells, words)) else 1.0
@@ -438,7 +438,7 @@ def passage(text: str, limit: int, query: str = "") -> str:
     room = limit - len(opening)
     if best is None or spans[best][1] <= limit // 2:
         return truncate(text, limit)
-    start, end = _widened(spans, best, room)
+    start, end = _widen(spans, best, room)
     part = truncate(text[start:end].strip("\n"), room)
     more = _MARK if end < len(text) and not part.endswith("...") else ""
     return f"{opening}\n{part}{more}"
@@ -478,7 +478,7 @@ def _best(parts: Sequence[str], query: str) -> int | None:
     return max(range(len(near)), key=lambda at: (near[at], -at))
 
 
-def _widened(spans: Sequence[Span], best: int, room: int) -> Span:
+def _widen(spans: Sequence[Span], best: int, room: int) -> Span:
     """The stretch around the best part, as many parts behind and in front of it by turns as there is room for."""
     first = last = best
     grows = True

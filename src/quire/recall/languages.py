@@ -18,7 +18,7 @@ from functools import lru_cache
 from itertools import chain, islice, pairwise
 from typing import Any
 
-from quire.errors import needed
+from quire.errors import needs_extra
 
 # Raised when the rules below change, or how much of an entry they see, so that stored words are made again.
 VERSION = 11
@@ -185,7 +185,7 @@ def tokens(text: str) -> list[str]:
     """All words of a text in order, lower case: "Where's W-12?" -> ["where", "s", "w", "12"]."""
     if text.isascii():
         return text.lower().translate(_WORDS_APART).split()
-    return [_fold(part) for word in _WORD.findall(_composed(text)) for part in word.split("_") if part]
+    return [_fold(part) for word in _WORD.findall(_compose(text)) for part in word.split("_") if part]
 
 
 def terms(text: str, is_query: bool = False) -> list[str]:
@@ -193,7 +193,7 @@ def terms(text: str, is_query: bool = False) -> list[str]:
 
     Those of a question (`is_query`) hold its words whole as well, for texts in other languages than its own.
     """
-    compounds = text.translate(_COMPOUNDS_APART).split() if text.isascii() else _COMPOUND.findall(_composed(text))
+    compounds = text.translate(_COMPOUNDS_APART).split() if text.isascii() else _COMPOUND.findall(_compose(text))
     parts, whole = dict[str, tuple[str, ...]](), list[str]()
     for compound in dict.fromkeys(compounds):
         split = _cached_parts if len(compound) <= _LONGEST else _split_compound
@@ -204,7 +204,7 @@ def terms(text: str, is_query: bool = False) -> list[str]:
     # What is said again is stemmed once.
     stemmed, plain_words = dict[str, list[str]](), list[str]()
     for compound, words in parts.items():
-        some, stemmed[compound] = (_cached_stems if len(compound) <= _LONGEST else _stemmed)(words, language)
+        some, stemmed[compound] = (_cached_stems if len(compound) <= _LONGEST else _stem)(words, language)
         plain_words += some
     out = list(chain.from_iterable(map(stemmed.__getitem__, compounds)))
     if is_query or others:
@@ -219,7 +219,7 @@ def _other_stems(parts: Iterable[tuple[str, ...]], language: str, others: Iterab
     """The stems by other languages of all that is no grammar in a text's own."""
     grammar = FUNCTION_WORDS[language]
     words = tuple(part for some in parts for part in some if _fold(part) not in grammar)
-    return chain.from_iterable(_stemmed(words, other)[1] for other in others)
+    return chain.from_iterable(_stem(words, other)[1] for other in others)
 
 
 def lookups(text: str, is_query: bool = False) -> set[str]:
@@ -227,7 +227,7 @@ def lookups(text: str, is_query: bool = False) -> set[str]:
     return {term.removeprefix(FORM) for term in terms(text, is_query)}
 
 
-def _composed(text: str) -> str:
+def _compose(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
@@ -253,7 +253,7 @@ def _split_compound(compound: str, is_query: bool) -> tuple[tuple[str, ...], tup
     return tuple(parts), tuple(whole)
 
 
-def _stemmed(parts: tuple[str, ...], language: str) -> tuple[list[str], list[str]]:
+def _stem(parts: tuple[str, ...], language: str) -> tuple[list[str], list[str]]:
     """Of the parts of a compound those that are no grammar, and their stems, both without accents."""
     grammar = FUNCTION_WORDS[language]
     plain = [part for part in parts if part and (word := _fold(part)) not in grammar and word not in _OF_SCRIPTS]
@@ -263,7 +263,7 @@ def _stemmed(parts: tuple[str, ...], language: str) -> tuple[list[str], list[str
 
 
 # Texts of one thread say the same words again and again.
-_cached_parts, _cached_stems = lru_cache(maxsize=1 << 15)(_split_compound), lru_cache(maxsize=1 << 15)(_stemmed)
+_cached_parts, _cached_stems = lru_cache(maxsize=1 << 15)(_split_compound), lru_cache(maxsize=1 << 15)(_stem)
 
 
 def _take_signs(word: str, parts: list[str], whole: list[str], is_query: bool) -> None:
@@ -327,7 +327,7 @@ def stems(words: Iterable[str], language: str = "english") -> list[str]:
 def _stemmer(language: str) -> Any:
     stemmers = _local.__dict__.setdefault("stemmers", {})
     if language not in stemmers:
-        with needed("recall needs PyStemmer and numpy", "recall"):
+        with needs_extra("recall needs PyStemmer and numpy", "recall"):
             import Stemmer
         stemmers[language] = Stemmer.Stemmer(language)
     return stemmers[language]
@@ -404,13 +404,13 @@ def meant_dates(text: str, at: int | None) -> list[str]:
     return list(dict.fromkeys([*relative, *in_figures]))
 
 
-def spelled(query: str) -> tuple[str, str]:
+def spell_dates(query: str) -> tuple[str, str]:
     """A query with its dates in words, and the other forms that they may stand in.
 
     "on 2026-03-14?" -> ("on 14 March 2026?", "2026-03-14 14th")
     """
     forms = list[str]()
-    for match, words in [*_in_figures(query), *_named(query)]:
+    for match, words in [*_in_figures(query), *_named_dates(query)]:
         if words:
             # A month of another language stays: texts in it are not spelled anew. So does what is in words already.
             foreign = match.re is _NAMED and not words.split()[1].lower().startswith((match[2] or match[3]).lower())
@@ -444,7 +444,7 @@ def _in_figures(text: str) -> Iterator[tuple[re.Match[str], str]]:
         yield match, _words(day, month, year or year2 or year3 or year4)
 
 
-def _named(text: str) -> Iterator[tuple[re.Match[str], str]]:
+def _named_dates(text: str) -> Iterator[tuple[re.Match[str], str]]:
     """The dates with a month's name, and each in words."""
     for match in _NAMED.finditer(text):
         yield match, _words(match[1] or match[4], _MONTH[(match[2] or match[3]).lower()], match[5] or "")

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import platformdirs
 
-from quire.errors import CallError, ConflictError, DataError, MissingPart, needed
+from quire.errors import CallError, ConflictError, DataError, MissingPart, needs_extra
 from quire.log.store import Store
 from quire.recall.document import document, pieces, words_of
 from quire.recall.languages import VERSION
@@ -102,7 +102,7 @@ def build_graph(weights: Path, target: Path) -> None:
 
 def _part(module: str) -> Any:
     """A part of the model's runtime."""
-    with needed("the embedding model's runtime is not installed", "embed"):
+    with needs_extra("the embedding model's runtime is not installed", "embed"):
         return importlib.import_module(module)
 
 
@@ -120,7 +120,7 @@ class Embedder(Protocol):
     def encode(self, texts: Sequence[str]) -> Floats: ...
 
 
-def encoded(embedder: Embedder, texts: Sequence[str]) -> Floats:
+def encode_texts(embedder: Embedder, texts: Sequence[str]) -> Floats:
     """The vectors of texts, in whatever sequence they come; an embedder is foreign code, so they are looked at."""
     size = len(texts), embedder.dimensions
     given: Any = embedder.encode(texts) if texts else np.empty(size)
@@ -331,12 +331,12 @@ def _signs(vectors: Array, words: int) -> Array:
 # Vectors as a store keeps them: in half precision, those of one text in a row, by the model that made them.
 
 
-def packed(vectors: Floats) -> bytes:
+def pack(vectors: Floats) -> bytes:
     """The vectors of one text, to be kept."""
     return vectors.astype("<f2").tobytes()
 
 
-def unpacked(rows: Sequence[tuple[str, bytes]], dimensions: int) -> tuple[list[str], Array]:
+def unpack(rows: Sequence[tuple[str, bytes]], dimensions: int) -> tuple[list[str], Array]:
     """Keys and their vectors, a key once for each; what has another size is of another model."""
     valid = [row for row in rows if row[1] and len(row[1]) % (2 * dimensions) == 0]
     joined = np.frombuffer(b"".join(vector for _, vector in valid), "<f2").reshape(-1, dimensions)
@@ -518,7 +518,7 @@ class Indexer:
             if not rows:
                 break
             texts = {id: document(located[1]).meaning for _, id in rows if (located := self.store.find(id))}
-            vectors = {id: packed(encoded(self.embedder, pieces(text))) for id, text in texts.items()}
+            vectors = {id: pack(encode_texts(self.embedder, pieces(text))) for id, text in texts.items()}
             # An entry may have been deleted meanwhile; its vector does not outlive it.
             index.add_vectors(model, self.embedder.dimensions, vectors)
             self._embedded_to, count = rows[-1][0], count + len(rows)

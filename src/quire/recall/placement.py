@@ -355,7 +355,7 @@ class ThreadRecall:
             return values.result(call.call_id, str(error), error=True)
         return values.result(call.call_id, answer.about, answer.text or None)
 
-    def unasked(self, assembly: Assembly, share: float) -> list[Entry]:
+    def unasked_entries(self, assembly: Assembly, share: float) -> list[Entry]:
         """What the next request should bring back of what was left out: nothing, or the entries that tell it.
 
         For a user's words it is what fits them, as a call and its result beside them; later in the turn it is what the

@@ -24,12 +24,12 @@ from quire.recall.document import (
     Query,
     QueryTerms,
     ask,
-    indexed,
+    index_terms,
     is_name,
     pieces,
 )
 from quire.recall.languages import PREFIXES
-from quire.recall.meaning import MEANING_PARTS, RETRY_S, Embedder, Meaning, encoded
+from quire.recall.meaning import MEANING_PARTS, RETRY_S, Embedder, Meaning, encode_texts
 from quire.recall.words import Array, Bools, Column, Floats, Ints, Neighbours, Postings, posting_run, scores
 from quire.values import whole_characters
 
@@ -237,7 +237,7 @@ class Collection:
 
     def upsert(self, documents: Iterable[Document]) -> None:
         """Add documents; one whose id is here already replaces the old one and counts as new."""
-        self.add([indexed(document) for document in documents])
+        self.add([index_terms(document) for document in documents])
 
     def add(self, documents: Sequence[DocumentTerms]) -> None:
         """Add documents that are reduced already."""
@@ -318,7 +318,7 @@ class Collection:
         """Make all vectors that are missing."""
         if self.embedder is not None and self._pending:
             texts = [(id, piece) for id, text in self.pending().items() for piece in pieces(text)]
-            self.put_vectors([id for id, _ in texts], encoded(self.embedder, [piece for _, piece in texts]))
+            self.put_vectors([id for id, _ in texts], encode_texts(self.embedder, [piece for _, piece in texts]))
 
     def around(self, id: str, count: int) -> list[str]:
         """A document and up to `count` on each side of it in its session, in order."""
@@ -338,7 +338,7 @@ class Collection:
         neighbours = self._beside()
         words, share = scores(self._postings, query_terms, neighbours, self._alive.all)
         vector = self._vector(query_terms)
-        allowed = self._allowed(only, exclude)
+        allowed = self._allow(only, exclude)
         near, cosines = _NOTHING if vector is None else self.meaning.near(vector, allowed)
         rows = pool(words, near, cosines, allowed, max(POOL, 2 * k))
         has_vector = self.meaning.known[rows] if vector is not None else False
@@ -369,7 +369,7 @@ class Collection:
         if self.embedder is None or not query.meaning or time.monotonic() < self.away_until_s:
             return None
         try:
-            vectors = encoded(self.embedder, texts)
+            vectors = encode_texts(self.embedder, texts)
         except (CallError, MissingPart):
             raise
         except Exception as error:  # it is foreign code, and may be a service
@@ -382,7 +382,7 @@ class Collection:
         length = np.linalg.norm(vector)
         return np.asarray(vector / length, np.float32) if length else None
 
-    def _allowed(self, only: Iterable[str] | Bools | None, exclude: Iterable[str]) -> Bools:
+    def _allow(self, only: Iterable[str] | Bools | None, exclude: Iterable[str]) -> Bools:
         allowed = self._alive.all.copy()
         if isinstance(only, np.ndarray):
             allowed &= only
@@ -423,7 +423,7 @@ class Collection:
         """Cosines averaged with those of neighbours, standardised; 0 where a meaning is not known."""
         out, has_cosine = np.zeros(len(rows), np.float32), np.isfinite(every[rows])
         if has_cosine.any():
-            smooth = neighbours.smoothed(rows[has_cosine], np.maximum(every, 0))
+            smooth = neighbours.smooth(rows[has_cosine], np.maximum(every, 0))
             out[has_cosine] = standard_by(smooth, self._speakers.returned(rows[has_cosine]))
         return out
 

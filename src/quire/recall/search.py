@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 
 from quire.errors import CallError, QuireError
-from quire.formats import UNKNOWN, CallPair, paired
+from quire.formats import UNKNOWN, CallPair, pair_results
 from quire.log import Closing
 from quire.log.store import EntryWords, Index, Store, Stretch
 from quire.recall.document import KINDS, RECALLED, DocumentTerms, Found, Query, SpeechSigns, entry_words, is_blank
 from quire.recall.languages import VERSION
-from quire.recall.meaning import MEANING_PARTS, Embedder, Indexer, packed, unpacked
+from quire.recall.meaning import MEANING_PARTS, Embedder, Indexer, pack, unpack
 from quire.recall.rank import POOL, Collection
 from quire.recall.words import Bools, Column
 from quire.values import Entry
@@ -64,10 +64,10 @@ class Sessions:
         self._now = dict(now)
         self._calls = {(chain, call_id): calls for chain, call_id, calls in waiting}
 
-    def called(self, chain: int, call_id: str, call: WaitingCall) -> None:
+    def add_call(self, chain: int, call_id: str, call: WaitingCall) -> None:
         self._calls.setdefault((chain, call_id), []).append(call)
 
-    def answered(self, chain: int, call_id: str) -> WaitingCall | None:
+    def take_call(self, chain: int, call_id: str) -> WaitingCall | None:
         """The call that a result belongs to: the nearest earlier one with its id that has none yet."""
         waiting = self._calls.get((chain, call_id))
         return waiting.pop() if waiting else None
@@ -185,7 +185,7 @@ class Scope:
             # What was just loaded came with its vectors.
             if begun:
                 vectors = index.vectors(self.embedder.name, after=self._newest_vector)
-                self.collection.put_vectors(*unpacked(vectors, self.embedder.dimensions))
+                self.collection.put_vectors(*unpack(vectors, self.embedder.dimensions))
             self._newest_vector = newest
 
     def _may_ask(self, index: Index, entries: int) -> bool:
@@ -201,11 +201,11 @@ class Scope:
         if self.embedder is None or vector is None:
             return
         model, size = self.embedder.name, self.embedder.dimensions
-        near = index.nearest(model, size, packed(vector), POOL) or []
+        near = index.nearest(model, size, pack(vector), POOL) or []
         worded = [match.id for match in self.collection.search(query, POOL)]
         has_vector, rows = self.collection.meaning.known, self.collection.row
         lacking = [id for id in {*near, *worded} if id in self.collection and not has_vector[rows(id)]]
-        self.collection.put_vectors(*unpacked(index.vectors_of(model, lacking), size))
+        self.collection.put_vectors(*unpack(index.vectors_of(model, lacking), size))
 
     def _load(self, index: Index, fresh: Sequence[Stretch]) -> None:
         added: dict[str, _Row] = {}
@@ -225,7 +225,7 @@ class Scope:
         if self.embedder is not None and not self.asks_near:
             for piece in fresh:
                 vectors = index.vectors(self.embedder.name, of=piece)
-                self.collection.put_vectors(*unpacked(vectors, self.embedder.dimensions))
+                self.collection.put_vectors(*unpack(vectors, self.embedder.dimensions))
 
     def _words(self, index: Index, piece: Stretch) -> Iterator[tuple[int, EntryWords]]:
         """The words of a stretch's entries by seq; made now where they were not kept, or by older rules."""
@@ -244,10 +244,10 @@ class Scope:
         """Rows as documents: calls lend their words to their results, entries fall into sessions."""
         sessions, chain = self._sessions, 0 if self.joined else branch
         for seq, row in rows:
-            call = sessions.answered(chain, row.call_id) if row.kind == "result" else None
+            call = sessions.take_call(chain, row.call_id) if row.kind == "result" else None
             if row.kind == "call":
                 words = RECALLED if row.speaker == RECALLED else row.words
-                sessions.called(chain, row.call_id, WaitingCall(row.entry, seq, words))
+                sessions.add_call(chain, row.call_id, WaitingCall(row.entry, seq, words))
             if row.speaker == RECALLED or (call is not None and call.words == RECALLED):
                 continue
             place = sessions.of(chain, row.session, row.at) if row.kind not in _ALONE else ""
@@ -351,7 +351,7 @@ class Recall(Closing):
         `exclude` are seqs of that thread, strings in `exclude` are entry ids; `neighbours` adds entries around.
         """
         kinds = (kinds,) if isinstance(kinds, str) else None if kinds is None else tuple(kinds)
-        chosen = _checked(query, k, scope, thread, kinds)
+        chosen = _check_query(query, k, scope, thread, kinds)
         if chosen == "records":
             if before is not None or kinds is not None or exclude:
                 raise CallError(
@@ -444,7 +444,7 @@ class Recall(Closing):
         return thread, self.store.read(thread, after=seq - 1, limit=1)[0]
 
 
-def _checked(
+def _check_query(
     query: object, k: int, scope: ScopeName | None, thread: str | None, kinds: Iterable[str] | None
 ) -> ScopeName:
     if not isinstance(query, str | Query):
@@ -463,7 +463,7 @@ def _checked(
 
 def _caller(entries: Iterable[Entry], call_id: str) -> str:
     """The name in the last call with this id that no result of these entries answers."""
-    pairs = [pair for pair in paired(entries) if isinstance(pair, CallPair) and pair.result is None]
+    pairs = [pair for pair in pair_results(entries) if isinstance(pair, CallPair) and pair.result is None]
     return next((pair.name for pair in reversed(pairs) if pair.call and pair.call.call_id == call_id), UNKNOWN)
 
 

@@ -160,7 +160,7 @@ class Neighbours:
                 reached = step[reached]
         return np.flatnonzero(mask[:-1])
 
-    def smoothed(self, rows: Ints, values: Floats) -> Floats:
+    def smooth(self, rows: Ints, values: Floats) -> Floats:
         """A value of each row averaged with its neighbours', weighed by nearness."""
         total, weight = values[rows].astype(np.float32), np.ones(len(rows), np.float32)
         for step in (self._before, self._behind):
@@ -235,10 +235,10 @@ def posting_run(first_row: int, bags: Sequence[str]) -> PostingRun:
     new[1:] = (keys[1:] != keys[:-1]) | (rows[1:] != rows[:-1])
     at = np.flatnonzero(new)
     counts = np.minimum(np.diff(np.append(at, len(keys))), _MOST).astype(np.uint8)
-    return _sorted(keys[at], rows[at], counts)
+    return _sort_run(keys[at], rows[at], counts)
 
 
-def _sorted(keys: Array, rows: Array, counts: Array) -> PostingRun:
+def _sort_run(keys: Array, rows: Array, counts: Array) -> PostingRun:
     """A run of postings whose keys are in order."""
     new = np.ones(len(keys), np.bool_)
     new[1:] = keys[1:] != keys[:-1]
@@ -246,12 +246,12 @@ def _sorted(keys: Array, rows: Array, counts: Array) -> PostingRun:
     return PostingRun(keys[at], np.append(at, len(keys)).astype(np.uint32), rows, counts)
 
 
-def merged(runs: Sequence[PostingRun]) -> PostingRun:
+def merge_runs(runs: Sequence[PostingRun]) -> PostingRun:
     """Runs of rows that follow each other as one."""
     keys = np.concatenate([np.repeat(run.keys, np.diff(run.starts)) for run in runs])
     order = np.argsort(keys, kind="stable")
     rows, counts = (np.concatenate([getattr(run, part) for run in runs])[order] for part in ("rows", "counts"))
-    return _sorted(keys[order], rows, counts)
+    return _sort_run(keys[order], rows, counts)
 
 
 class Postings:
@@ -265,7 +265,7 @@ class Postings:
         some = [run]
         while self.runs and len(self.runs[-1].rows) <= sum(len(other.rows) for other in some):
             some.insert(0, self.runs.pop())
-        self.runs.append(merged(some) if len(some) > 1 else run)
+        self.runs.append(merge_runs(some) if len(some) > 1 else run)
 
     def of(self, key: Any) -> tuple[Array, Array]:
         """The rows that hold a word, in order, and its counts there; some may be dead."""
@@ -282,7 +282,7 @@ class Postings:
     def state(self) -> dict[str, bytes]:
         """Everything as one run, to be kept."""
         if len(self.runs) > 1:
-            self.runs = [merged(self.runs)]
+            self.runs = [merge_runs(self.runs)]
         run = self.runs[0] if self.runs else posting_run(0, [])
         return {name: getattr(run, name).tobytes() for name in _TYPES}
 

@@ -82,7 +82,7 @@ def react(records: Records, *changed: Record, now: int | None = None) -> Reactio
             try:
                 config = of_record(record)
                 if rounds <= config.max_generation:
-                    contexts += _renewed(records, Builder(config), changed, now)
+                    contexts += _renew(records, Builder(config), changed, now)
             except QuireError as error:
                 problems.append(f"{record.id}: {error}")
         outputs += contexts
@@ -90,7 +90,7 @@ def react(records: Records, *changed: Record, now: int | None = None) -> Reactio
     return Reaction(tuple(outputs), tuple(dict.fromkeys(problems)))
 
 
-def _renewed(records: Records, builder: Builder, changed: Sequence[Record], now: int | None) -> list[Record]:
+def _renew(records: Records, builder: Builder, changed: Sequence[Record], now: int | None) -> list[Record]:
     """The consumer's context, where one of the records makes it new."""
     trigger = next((record for record in reversed(changed) if builder.triggered_by(record)), None)
     if trigger is None:
@@ -145,7 +145,7 @@ def parse_reply(text: str) -> AgentReply:
     for candidate in _candidates(text):
         breadcrumb = _breadcrumb(candidate)
         if breadcrumb is not None:
-            return _structured(breadcrumb)
+            return _structure(breadcrumb)
     return AgentReply(message=text)
 
 
@@ -155,10 +155,10 @@ def _candidates(text: str) -> Iterator[str]:
     yield whole
     if whole.startswith("```") and whole.endswith("```"):
         yield whole.strip("`").removeprefix("json")
-    yield from _fenced(text)
+    yield from _fences(text)
 
 
-def _fenced(text: str) -> Iterator[str]:
+def _fences(text: str) -> Iterator[str]:
     """The insides of the code fences, in order; one that is never closed runs to the end."""
     block: list[str] | None = None
     mark = ""
@@ -191,7 +191,7 @@ def _breadcrumb(text: str) -> JsonObject | None:
     return breadcrumb if isinstance(breadcrumb.get("context"), dict) else None
 
 
-def _structured(breadcrumb: JsonObject) -> AgentReply:
+def _structure(breadcrumb: JsonObject) -> AgentReply:
     context = breadcrumb["context"]
     requests, problems = _requests(context.get("tool_requests"))
     title, tags = breadcrumb.get("title"), breadcrumb.get("tags")
@@ -287,7 +287,7 @@ def catalog(
     tools: Iterable[JsonObject], *, title: str = "Tool catalog", tags: Iterable[str] = ("tool:catalog",)
 ) -> Record:
     """The catalog of some tools, in the order given; keep it with `keep_catalog`."""
-    return draft(CATALOG_SCHEMA, {"tools": [_checked(tool) for tool in tools]}, title=title, tags=tags)
+    return draft(CATALOG_SCHEMA, {"tools": [_check_tool(tool) for tool in tools]}, title=title, tags=tags)
 
 
 def registered(records: Records, *, now: int | None = None) -> list[JsonObject]:
@@ -309,7 +309,7 @@ def keep_catalog(records: Records, tools: Iterable[JsonObject] | None = None, *,
     return records.update(existing[0].id, existing[0].version, context=draft.context, now=now)
 
 
-def _checked(tool: Json) -> JsonObject:
+def _check_tool(tool: Json) -> JsonObject:
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str) or not tool["name"]:
         raise CallError(f"a tool is an object with a name, not {str(tool)[:60]!r}")
     try:

@@ -119,10 +119,10 @@ def _nearest(
         neighbour = records.beside(record, step, spoken, session(record), now=now)
         return neighbour if neighbour and role(neighbour) and ask.allows(neighbour) else None
 
-    return _bridged(_paired(picked, beside), beside)
+    return _bridge(_pair(picked, beside), beside)
 
 
-def _paired(picked: list[PickedRecord], beside: Callable[[Record, int], Record | None]) -> list[PickedRecord]:
+def _pair(picked: list[PickedRecord], beside: Callable[[Record, int], Record | None]) -> list[PickedRecord]:
     """Each question with the answer directly behind it, each answer with the question directly before it."""
     out = {pick.record.id: pick for pick in picked}
     for pick in picked:
@@ -133,7 +133,7 @@ def _paired(picked: list[PickedRecord], beside: Callable[[Record, int], Record |
     return sorted(out.values(), key=lambda pick: pick.place)
 
 
-def _bridged(picked: list[PickedRecord], beside: Callable[[Record, int], Record | None]) -> list[PickedRecord]:
+def _bridge(picked: list[PickedRecord], beside: Callable[[Record, int], Record | None]) -> list[PickedRecord]:
     """With what was said between two messages that stand close: 'Where exactly is that?' says nothing alone."""
     out = list(picked)
     for first, second in pairwise([pick for pick in picked if role(pick.record)]):
@@ -164,7 +164,7 @@ Embed: TypeAlias = Callable[[Sequence[str]], Iterable[Iterable[float]]]
 Alike: TypeAlias = Callable[[int, int], float]
 
 
-def repeated(
+def find_repeats(
     texts: Sequence[str],
     threshold: float,
     embed: Embed | None = None,
@@ -277,7 +277,7 @@ def _speaker(part: Part) -> str:
     return part.shape.message.role if part.shape.message else part.shape.section
 
 
-class Fitted(msgspec.Struct, frozen=True):
+class FittedParts(msgspec.Struct, frozen=True):
     value: Clean
     shown: tuple[str, ...]
     tokens: int
@@ -289,28 +289,30 @@ def tokens_of(value: Clean) -> int:
     return count(clean.render(value)).tokens
 
 
-def fit(parts: Sequence[Part], request: str, budget: int | None, detail: Detail = "full") -> Fitted:
+def fit(parts: Sequence[Part], request: str, budget: int | None, detail: Detail = "full") -> FittedParts:
     """All parts if they fit; else tools in at most half the budget, and of the rest what matters most."""
-    everything = assembled(parts, request, detail)
+    everything = assemble_parts(parts, request, detail)
     if budget is None or tokens_of(everything) <= budget:
-        return Fitted(everything, tuple(part.id for part in parts), tokens_of(everything))
+        return FittedParts(everything, tuple(part.id for part in parts), tokens_of(everything))
     pinned = [part for part in parts if part.pinned]
-    least = tokens_of(assembled(pinned, request, "full"))
+    least = tokens_of(assemble_parts(pinned, request, "full"))
     if least > budget:
         subject = "the request and its trigger need" if pinned else "the request alone needs"
         raise BudgetError(f"{subject} {least:,} tokens, but max_tokens is {budget:,}")
     tools, detail, dropped = _fit_tools(parts, max(budget - least, 0) // 2, detail)
     fitting = _fit_groups([part for part in parts if part.shape.section != "tools"], tools, request, budget, detail)
-    value = assembled(fitting, request, detail, tools)
+    value = assemble_parts(fitting, request, detail, tools)
     fitting_ids = tuple(part.id for part in parts if part in fitting or (part.shape.section == "tools" and tools))
     reason = f"over the budget of {budget:,} tokens"
     left_out = [{"record": part.id, "reason": reason} for part in parts if part.id not in fitting_ids]
-    return Fitted(value, fitting_ids, tokens_of(value), (*dropped, *left_out))
+    return FittedParts(value, fitting_ids, tokens_of(value), (*dropped, *left_out))
 
 
-def assembled(parts: Sequence[Part], request: str, detail: Detail, tools: Sequence[CleanTool] | None = None) -> Clean:
+def assemble_parts(
+    parts: Sequence[Part], request: str, detail: Detail, tools: Sequence[CleanTool] | None = None
+) -> Clean:
     """The clean value of some parts, in their order; a tool's name counts once, its last word wins."""
-    chosen = listed(parts) if tools is None else tuple(tools)
+    chosen = list_tools(parts) if tools is None else tuple(tools)
     if detail == "short":
         chosen = tuple(CleanTool(tool.name, tool.description) for tool in chosen)
     return Clean(
@@ -322,7 +324,7 @@ def assembled(parts: Sequence[Part], request: str, detail: Detail, tools: Sequen
     )
 
 
-def listed(parts: Sequence[Part]) -> tuple[CleanTool, ...]:
+def list_tools(parts: Sequence[Part]) -> tuple[CleanTool, ...]:
     return tuple({tool.name: tool for part in parts for tool in part.shape.tools}.values())
 
 
@@ -330,10 +332,10 @@ def _fit_tools(
     parts: Sequence[Part], share: int, detail: Detail
 ) -> tuple[tuple[CleanTool, ...], Detail, list[JsonObject]]:
     """The tools within a share of the budget: in full, else short, else as many of them as fit."""
-    tools = listed(parts)
+    tools = list_tools(parts)
 
     def fits(number: int, detail: Detail) -> bool:
-        return tokens_of(assembled((), "", detail, tools[:number])) <= share
+        return tokens_of(assemble_parts((), "", detail, tools[:number])) <= share
 
     if fits(len(tools), detail):
         return tools, detail, []
@@ -357,7 +359,7 @@ def _fit_groups(
         return [part for part in parts if part.pinned or part.group in chosen]
 
     def fits(number: int) -> bool:
-        return tokens_of(assembled(chosen_parts(number), request, detail, tools)) <= budget
+        return tokens_of(assemble_parts(chosen_parts(number), request, detail, tools)) <= budget
 
     return chosen_parts(_most(len(ranked), fits))
 
@@ -408,16 +410,16 @@ class BuiltContext(msgspec.Struct, frozen=True, kw_only=True):
 
 def built_by(record: Record) -> str:
     """The consumer whose builder made a record, '' for any other record."""
-    return str(_built(record).get("by", ""))
+    return str(_build(record).get("by", ""))
 
 
 def generation(record: Record) -> int:
     """How many builders stand between a record and what was said: 0 for what no builder made."""
-    number = _built(record).get("generation", 0)
+    number = _build(record).get("generation", 0)
     return max(0, number) if isinstance(number, int) else 0
 
 
-def _built(record: Record) -> JsonObject:
+def _build(record: Record) -> JsonObject:
     built: Json = record.context.get("built")
     return built if isinstance(built, dict) and isinstance(built.get("by"), str) else {}
 
@@ -569,7 +571,7 @@ def _repeated_questions(parts: Sequence[Part], request: str, threshold: float, e
     texts = [part.shape.text for part in user]
     if not request or not texts:
         return {}
-    repeats = repeated([*texts, request], threshold, embed, pinned=[len(texts)])
+    repeats = find_repeats([*texts, request], threshold, embed, pinned=[len(texts)])
     return {user[at].id: "the request" for at, same in repeats.items() if same == len(texts)}
 
 
@@ -578,7 +580,7 @@ def _repeats(units: Sequence[Exchange], threshold: float, embed: Embed | None) -
     dropped: dict[str, str] = {}
     for kind in dict.fromkeys(unit.kind for unit in units):
         same_kind = [unit for unit in units if unit.kind == kind]
-        repeats = repeated(
+        repeats = find_repeats(
             [unit.text for unit in same_kind],
             threshold,
             embed,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from quire.errors import DataError, MissingPart, needed
+from quire.errors import DataError, MissingPart, needs_extra
 from quire.values import Json
 
 # Dotted paths into a JSON value: looking one up, keeping or dropping what they name.
@@ -153,9 +153,9 @@ def extract(path: Json, context: Json, meter: Meter) -> list[Json]:
     """All values that the path hits, in document order."""
     source = meter.source(path)
     Environment, Error = _library()
-    data = _metered(context if isinstance(context, dict | list) else [context], meter)
+    data = _meter(context if isinstance(context, dict | list) else [context], meter)
     try:
-        matches = Environment(meter).compile(_rooted(source)).finditer(data)
+        matches = Environment(meter).compile(_root(source)).finditer(data)
         return [getattr(match.obj, "original", match.obj) for match in matches]
     except Error as error:
         # str() of these errors can itself fail (a bad place in an empty path), so only the message is used.
@@ -169,7 +169,7 @@ def one_or_many(hits: list[Json]) -> Json:
     return hits if len(hits) > 1 else hits[0] if hits else None
 
 
-def _rooted(path: str) -> str:
+def _root(path: str) -> str:
     """A path may leave out its `$`: tools[*].name -> $.tools[*].name."""
     path = path.strip()
     if not path or path.startswith("$"):
@@ -181,7 +181,7 @@ class _Object(dict[str, Any]):
     """An object that charges for being walked; `weight` is how many nodes it holds."""
 
     def __init__(self, original: dict[str, Json], meter: Meter) -> None:
-        super().__init__((key, _metered(value, meter)) for key, value in original.items())
+        super().__init__((key, _meter(value, meter)) for key, value in original.items())
         self.original, self.meter = original, meter
         self.weight = 1 + sum(map(_weight, self.values()))
 
@@ -195,7 +195,7 @@ class _Array(list[Any]):
     """The same for an array."""
 
     def __init__(self, original: list[Json], meter: Meter) -> None:
-        super().__init__(_metered(value, meter) for value in original)
+        super().__init__(_meter(value, meter) for value in original)
         self.original, self.meter = original, meter
         self.weight = 1 + sum(map(_weight, super().__iter__()))
 
@@ -205,7 +205,7 @@ class _Array(list[Any]):
             yield value
 
 
-def _metered(value: Json, meter: Meter) -> Json:
+def _meter(value: Json, meter: Meter) -> Json:
     if isinstance(value, dict):
         return _Object(value, meter)
     return _Array(value, meter) if isinstance(value, list) else value
@@ -220,7 +220,7 @@ def _weight(value: Json) -> int:
 @cache
 def _library() -> tuple[Any, type[Exception]]:
     """The strict environment for one meter, and the library's error."""
-    with needed("extract needs python-jsonpath", "records"):
+    with needs_extra("extract needs python-jsonpath", "records"):
         from jsonpath import JSONPathEnvironment, JSONPathError
 
     class Environment(JSONPathEnvironment):

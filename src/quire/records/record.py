@@ -115,7 +115,7 @@ def draft(
     now: int | None = None,
 ) -> Record:
     """A record that is not kept yet, checked; some schemas bring hints when none are given."""
-    return checked(
+    return check_record(
         Record(
             schema_name=schema_name,
             title=title,
@@ -144,7 +144,7 @@ def expiry(ttl_s: float | None, now: int | None) -> int | None:
     return now + round(ttl_s * 1000)
 
 
-def checked(record: Record) -> Record:
+def check_record(record: Record) -> Record:
     """The record, if all of it is what it should be; the first thing that is not is the error."""
     if not isinstance(record.schema_name, str) or not record.schema_name:
         raise CallError("a record needs a schema_name", hint='For example "user.message.v1".')
@@ -289,7 +289,7 @@ def _result(record: Record, context: Json) -> ToolResult:
 # Which records are meant: by schema, by any, all or none of some tags, and by what their context holds.
 
 
-def _ordered(compare: Callable[[Json, Json], bool]) -> Callable[[Json, Json], bool]:
+def _ordering(compare: Callable[[Json, Json], bool]) -> Callable[[Json, Json], bool]:
     """Compare only what can be: numbers with numbers, strings with strings."""
 
     def holds(value: Json, operand: Json) -> bool:
@@ -314,10 +314,10 @@ def _contains(value: Json, operand: Json) -> bool:
 OPERATORS: Final[dict[str, Callable[[Json, Json], bool]]] = {
     "eq": same,
     "ne": lambda value, operand: not same(value, operand),
-    "gt": _ordered(lambda a, b: a > b),
-    "gte": _ordered(lambda a, b: a >= b),
-    "lt": _ordered(lambda a, b: a < b),
-    "lte": _ordered(lambda a, b: a <= b),
+    "gt": _ordering(lambda a, b: a > b),
+    "gte": _ordering(lambda a, b: a >= b),
+    "lt": _ordering(lambda a, b: a < b),
+    "lte": _ordering(lambda a, b: a <= b),
     "in": lambda value, listed: isinstance(listed, list) and any(same(value, item) for item in listed),
     "contains": _contains,
     "contains_any": lambda value, listed: isinstance(listed, list) and any(_contains(value, item) for item in listed),

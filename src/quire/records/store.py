@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from quire.errors import CallError, ConflictError, DamageError, NotFound, needed
+from quire.errors import CallError, ConflictError, DamageError, NotFound, needs_extra
 from quire.log.store import RecordFilter, RecordRow, RecordTable, Store
 from quire.records.record import (
     Record,
     Selector,
     View,
-    checked,
+    check_record,
     decode,
     draft,
     encode,
@@ -108,9 +108,9 @@ class RecordMeaning:
             self._cache.clear()
             new = list(dict.fromkeys(texts))
         if new:
-            from quire.recall.meaning import encoded
+            from quire.recall.meaning import encode_texts
 
-            self._cache.update(zip(new, encoded(self.embedder, new), strict=True))
+            self._cache.update(zip(new, encode_texts(self.embedder, new), strict=True))
         return [self._cache[text] for text in texts]
 
     def encode(self, texts: Sequence[str]) -> Any:
@@ -126,15 +126,15 @@ class RecordMeaning:
 
     def vectors(self, table: RecordTable, records: Sequence[Record], texts: Sequence[str]) -> tuple[list[Any], int]:
         """The vector of each record, and how many were missing: those are made and stored first."""
-        from quire.recall.meaning import encoded
+        from quire.recall.meaning import encode_texts
 
-        vectors = self._stored(table, records) if records else {}
+        vectors = self._store_vectors(table, records) if records else {}
         missing = [(record, text) for record, text in zip(records, texts, strict=True) if record.id not in vectors]
         if self.progress and missing:
             self.progress(0, len(missing))
         for at in range(0, len(missing), BATCH):
             batch = missing[at : at + BATCH]
-            made = encoded(self.embedder, [text for _, text in batch])
+            made = encode_texts(self.embedder, [text for _, text in batch])
             rows = [
                 (number(record.id), record.version, vector.tobytes())
                 for (record, _), vector in zip(batch, made, strict=True)
@@ -145,7 +145,7 @@ class RecordMeaning:
                 self.progress(at + len(batch), len(missing))
         return [vectors[record.id] for record in records], len(missing)
 
-    def _stored(self, table: RecordTable, records: Sequence[Record]) -> dict[str, Any]:
+    def _store_vectors(self, table: RecordTable, records: Sequence[Record]) -> dict[str, Any]:
         import numpy
 
         numbers = [number(record.id) for record in records]
@@ -241,7 +241,7 @@ def _shares(values: Sequence[float]) -> list[float]:
 UNNAMED: Final = "session:"
 
 
-def ranked(
+def rank(
     query: str,
     records: Sequence[Record],
     texts: Sequence[str],
@@ -271,7 +271,7 @@ def ranked(
 def _collection(
     records: Sequence[Record], texts: Sequence[str], meaning: RecordMeaning | None, vectors: Sequence[Any] | None
 ) -> Any:
-    with needed("searching records needs numpy and PyStemmer", "records"):
+    with needs_extra("searching records needs numpy and PyStemmer", "records"):
         import numpy
 
         from quire.recall.document import Document
@@ -329,7 +329,7 @@ class Records:
 
     def create_all(self, drafts: Iterable[Record]) -> RecordList:
         """Keep many new records (see `draft`) in one transaction: all of them or none."""
-        rows = [numbered(record, searchable(record)) for record in drafts]
+        rows = [number_record(record, searchable(record)) for record in drafts]
         # Hand back what was stored: tuples are lists now, keys are strings.
         return [decode(body) for body in self._table.insert(rows)]
 
@@ -376,7 +376,7 @@ class Records:
         if changes.get("llm_hints") == {}:
             changes["llm_hints"] = None
         current = self._at_version(id, version, now)
-        changed = checked(msgspec.structs.replace(current, version=current.version + 1, **changes))
+        changed = check_record(msgspec.structs.replace(current, version=current.version + 1, **changes))
         # Showing a record may take its time (a jq rule), so that comes before the table is locked.
         row = _row(changed, searchable(changed))
         if not self._table.update(row, version):
@@ -463,7 +463,7 @@ class Records:
             records = [record for record in likely if selector.matches(record) and keep(record)]
         texts = self._table.texts([number(record.id) for record in records])
         vectors = self.meaning.vectors(self._table, records, texts)[0] if self.meaning else None
-        return ranked(q, records, texts, meaning=self.meaning, vectors=vectors, corpus=corpus)
+        return rank(q, records, texts, meaning=self.meaning, vectors=vectors, corpus=corpus)
 
     def index(self, *, rebuild: bool = False, now: int | None = None) -> int:
         """Make the vectors that are missing (or all anew), so that no search has to; returns how many."""
@@ -518,7 +518,7 @@ def _selector(schema_name: str, tag: str | Sequence[str], owner: str = "") -> Se
     return Selector(schemas=(schema_name,) if schema_name else (), all_tags=tags, owner=owner)
 
 
-def numbered(record: Record, text: str = "") -> Callable[[int], RecordRow]:
+def number_record(record: Record, text: str = "") -> Callable[[int], RecordRow]:
     """A new record for the number that a table gives it; a search finds it by `text`."""
     return lambda n: _row(msgspec.structs.replace(record, id=f"rec-{n}"), text)
 

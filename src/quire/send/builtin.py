@@ -88,7 +88,7 @@ def evaluate(expression: str) -> Number:
 def _value(node: ast.expr) -> Number:
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-            return _bounded(value)
+            return _check_bounds(value)
         case ast.Name(id=name) if name in _CONSTANTS:
             return _CONSTANTS[name]
         case ast.UnaryOp(op=sign, operand=inner) if type(sign) in _UNARY:
@@ -96,24 +96,24 @@ def _value(node: ast.expr) -> Number:
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
             return _power(_value(left), _value(right))
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _BINARY:
-            return _bounded(_BINARY[type(sign)](_value(left), _value(right)))
+            return _check_bounds(_BINARY[type(sign)](_value(left), _value(right)))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            return _called(name, [_value(arg) for arg in args])
+            return _call_function(name, [_value(arg) for arg in args])
     raise CallError(
         f"{ast.unparse(node)[:80]!r} is not arithmetic", hint="Numbers, + - * / // % **, and named functions."
     )
 
 
-def _called(name: str, args: list[Number]) -> Number:
+def _call_function(name: str, args: list[Number]) -> Number:
     if name == "factorial":
         if len(args) != 1 or not 0 <= args[0] <= 1000:
             raise CallError("factorial takes one whole number from 0 to 1000")
-        return _bounded(math.factorial(int(args[0]) if float(args[0]).is_integer() else args[0]))  # type: ignore[arg-type]  # a fraction is its own error
+        return _check_bounds(math.factorial(int(args[0]) if float(args[0]).is_integer() else args[0]))  # type: ignore[arg-type]  # a fraction is its own error
     if name not in _FUNCTIONS:
         raise CallError(f"there is no function {name!r}", hint=f"There is {', '.join([*_FUNCTIONS, 'factorial'])}.")
     if name == "round" and len(args) == 2 and abs(args[1]) > 300:
         raise CallError(f"round takes at most 300 digits, not {args[1]}")
-    return _bounded(_FUNCTIONS[name](*args))
+    return _check_bounds(_FUNCTIONS[name](*args))
 
 
 def _power(base: Number, exponent: Number) -> Number:
@@ -122,14 +122,14 @@ def _power(base: Number, exponent: Number) -> Number:
         if exponent > 0 and exponent * base.bit_length() > _MAX_BITS:
             raise CallError(f"{base}**{exponent} is too large")
         if exponent < 0:
-            return _bounded(float(base) ** exponent)
+            return _check_bounds(float(base) ** exponent)
     value = base**exponent
     if isinstance(value, complex):
         raise CallError(f"{base}**{exponent} is not a real number")
-    return _bounded(value)
+    return _check_bounds(value)
 
 
-def _bounded(value: Number) -> Number:
+def _check_bounds(value: Number) -> Number:
     if isinstance(value, int) and value.bit_length() > _MAX_BITS:
         raise CallError("the number is too large", hint=f"At most {_MAX_BITS} bits.")
     if isinstance(value, float) and not math.isfinite(value):
@@ -245,7 +245,7 @@ _PLAIN = re.compile(r"[\w\s,;:'\"<>/@#%&=!~-]*\Z")
 
 def matcher(pattern: str, ignore_case: bool = False, seconds: float = _SECONDS) -> Search:
     """A search for one pattern; all its matching together may take `seconds`."""
-    compiled = _compiled(pattern, ignore_case)
+    compiled = _compile(pattern, ignore_case)
     until = time.monotonic() + seconds
 
     def search(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -273,7 +273,7 @@ def _parts(line: str) -> Iterator[tuple[int, str]]:
         yield begin, line[begin : begin + _LONGEST_LINE + _OVERLAP]
 
 
-def _compiled(pattern: str, ignore_case: bool) -> Callable[[str, float], Any]:
+def _compile(pattern: str, ignore_case: bool) -> Callable[[str, float], Any]:
     """Python's own matcher cannot be stopped, so it is given only patterns that cannot run away."""
     if _PLAIN.match(pattern):
         plain = re.compile(re.escape(pattern), re.IGNORECASE if ignore_case else 0)

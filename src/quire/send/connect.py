@@ -17,11 +17,11 @@ from typing import Any, Literal, Protocol, cast
 
 import msgspec
 
-from quire.errors import CallError, ProviderError, needed
+from quire.errors import CallError, ProviderError, needs_extra
 from quire.log import now_ms
 from quire.providers import sdk_kwargs
 from quire.providers.gemini_cache import CacheCall, CacheKeeper, Served, lasting
-from quire.providers.incoming import plain, refused
+from quire.providers.incoming import error_in_reply, plain
 from quire.providers.models import model_info, resolve, split_target
 from quire.providers.prefix import line, prefix_bytes
 from quire.providers.usage import usage
@@ -48,7 +48,7 @@ from quire.values import JsonObject, Request, sha256_hex
 def sdk_transport(call: ModelCall, base_url: str, api_key: str, timeout_s: float) -> Transport:
     """A transport over the SDK that a format's call names."""
     transport, extra = _SDKS[call.sdk]
-    with needed(f"the {call.sdk.replace('google.genai', 'google-genai')} SDK is not installed", extra):
+    with needs_extra(f"the {call.sdk.replace('google.genai', 'google-genai')} SDK is not installed", extra):
         return transport(call, base_url, api_key, timeout_s)
 
 
@@ -89,7 +89,7 @@ class SdkTransport:
         try:
             yield
         except self.errors as error:
-            raise self._failed(provider, error) from error
+            raise self._as_error(provider, error) from error
         except TypeError as error:
             if "unexpected keyword argument" not in str(error):
                 raise
@@ -118,11 +118,11 @@ class SdkTransport:
     def _events(self, request: Request) -> AsyncGenerator[Any]:
         raise NotImplementedError
 
-    def _failed(self, provider: str, error: Exception) -> ProviderError:
+    def _as_error(self, provider: str, error: Exception) -> ProviderError:
         raise NotImplementedError
 
 
-class Generated(SdkTransport):
+class GeneratedSdk(SdkTransport):
     """The SDKs of OpenAI and Anthropic: one tool generates both, so their clients and errors are alike."""
 
     def __init__(self, call: ModelCall, base_url: str, api_key: str, timeout_s: float) -> None:
@@ -142,7 +142,7 @@ class Generated(SdkTransport):
             async for event in body:
                 yield event
 
-    def _failed(self, provider: str, error: Any) -> ProviderError:
+    def _as_error(self, provider: str, error: Any) -> ProviderError:
         status = getattr(error, "status_code", 0)
         if status >= 400:
             return refusal(provider, status, error.body or error.message, error.response.headers)
@@ -151,7 +151,7 @@ class Generated(SdkTransport):
         body = getattr(error, "body", None)
         if isinstance(body, dict):
             # An error in the middle of a stream that began well.
-            return refused(body.get("error") or body)
+            return error_in_reply(body.get("error") or body)
         return unreachable(provider, self.base_url, error)
 
 
@@ -203,7 +203,7 @@ class Gemini(SdkTransport):
         async for chunk in await self._method(True)(**sdk_kwargs(request)):
             yield chunk
 
-    def _failed(self, provider: str, error: Any) -> ProviderError:
+    def _as_error(self, provider: str, error: Any) -> ProviderError:
         if isinstance(error, self._api_error):
             headers = getattr(error.response, "headers", None) or {}
             return refusal(provider, error.code, error.message or str(error), dict(headers))
@@ -261,7 +261,7 @@ class Bedrock(SdkTransport):
             # Also ends a thread that still waits for the next event.
             events.close()
 
-    def _failed(self, provider: str, error: Any) -> ProviderError:
+    def _as_error(self, provider: str, error: Any) -> ProviderError:
         failures = self._failures
         if isinstance(error, failures.ClientError):
             problem, about = error.response.get("Error") or {}, error.response.get("ResponseMetadata") or {}
@@ -288,8 +288,8 @@ _STATUS = {
 
 # package -> the transport over it, and the extra that installs it
 _SDKS: dict[str, tuple[type[SdkTransport], str]] = {
-    "openai": (Generated, "openai"),
-    "anthropic": (Generated, "anthropic"),
+    "openai": (GeneratedSdk, "openai"),
+    "anthropic": (GeneratedSdk, "anthropic"),
     "google.genai": (Gemini, "gemini"),
     "boto3": (Bedrock, "bedrock"),
 }
@@ -368,7 +368,7 @@ class CachedTransport:
         return next((served for sent, served in answers if sent is request), None)
 
     async def send(self, request: Request) -> JsonObject:
-        at = await self._prepared(request)
+        at = await self._prepare(request)
         sent = _behind(at, request)
         try:
             reply = await self.inner.send(sent)
@@ -377,12 +377,12 @@ class CachedTransport:
                 raise
             at.keeper.forget()
             reply = await self.inner.send(sent := request)
-        _answered(at, reply)
+        _take_answer(at, reply)
         at.answered = request, at.keeper.served(sent.body)
         return reply
 
     async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
-        at = await self._prepared(request)
+        at = await self._prepare(request)
         began = False
         for sent in (_behind(at, request), request):
             try:
@@ -406,9 +406,9 @@ class CachedTransport:
                     latest = event if event.get("usageMetadata") else latest
                     yield event
         finally:
-            _answered(at, latest)
+            _take_answer(at, latest)
 
-    async def _prepared(self, request: Request) -> CachedConversation:
+    async def _prepare(self, request: Request) -> CachedConversation:
         """The conversation of a request, once the calls that are due before it were made."""
         at_ms = self._clock()
         at = self._conversation(request, at_ms)
@@ -446,7 +446,7 @@ def _behind(at: CachedConversation, request: Request) -> Request:
     return request if body is request.body else msgspec.structs.replace(request, body=body)
 
 
-def _answered(at: CachedConversation, reply: JsonObject) -> None:
+def _take_answer(at: CachedConversation, reply: JsonObject) -> None:
     if reply.get("usageMetadata"):
         at.keeper.answered(usage("gemini", reply))
 

@@ -146,14 +146,14 @@ class Cycle:
             return "seconds"
 
     async def _go(self) -> Stop:
-        if ended := self._ended():
+        if ended := self._stop_reason():
             return ended
         await self._settle_doubts()
         await self._ensure_head()
         await self._prepare()
         while True:
             await self._run_calls()
-            if ended := self._ended():
+            if ended := self._stop_reason():
                 return ended
             if reached := limit_met(self._turn, self.runner.limits):
                 return reached
@@ -161,7 +161,7 @@ class Cycle:
             await self._recall_unasked()
             await self._ask()
 
-    def _ended(self) -> Stop | None:
+    def _stop_reason(self) -> Stop | None:
         if self._turn.next != "done":
             return None
         return "stopped" if self._turn.stopped else "answered"
@@ -170,18 +170,18 @@ class Cycle:
 
     async def _append(self, *entries: Entry) -> None:
         """Into the log first; then whoever watches is told."""
-        await to_the_end(self._appended(entries))
+        await to_the_end(self._append_and_tell(entries))
 
-    async def _appended(self, entries: Sequence[Entry]) -> None:
+    async def _append_and_tell(self, entries: Sequence[Entry]) -> None:
         async with self._writing:
-            before, stored = await off_loop(self._stored, entries)
+            before, stored = await off_loop(self._store, entries)
             for entry in [*before, *stored]:
                 self._turn.take(entry)
             self._new_entries += [*before, *stored]
             self._tip, self._last_seq = stored[-1], stored[-1].seq
             self._tell([*(entry_event(entry) for entry in before), *self._growing.finish(stored)])
 
-    def _stored(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    def _store(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
         """The entries as stored, and those that came in between: a rebase, a side request, another writer's."""
         stored = self.thread.append(*entries)
         others = stored[0].seq - self._last_seq - 1
@@ -272,7 +272,7 @@ class Cycle:
         request = await self._request()
         for attempt in count(1):
             self._growing, self._began = Growing(), False
-            await self._append(self._speech.sent(self.thread, request))
+            await self._append(self._speech.sent_entry(self.thread, request))
             names = [*(str(tool["name"]) for tool in self._tools), "recall"]
             stream = await off_loop(self._speech.reader, self.thread, self.target, names)
             try:
@@ -329,7 +329,7 @@ class Cycle:
             await self._keep(request, stream.partial())
             raise
         reply = stream.reply()
-        await self._append(self._speech.sent(self.thread, request, reply))
+        await self._append(self._speech.sent_entry(self.thread, request, reply))
         if self._speech is MESSAGES:
             await off_loop(self.thread.reported, request, reply, served=served(self.transport, request))
 
@@ -349,7 +349,7 @@ class Cycle:
             if piece["kind"] in makers and piece["text"].strip()
         ]
         reply = Reply((), partial.usage, "stopped")
-        sent = self._speech.sent(self.thread, request, reply).body
+        sent = self._speech.sent_entry(self.thread, request, reply).body
         await self._append(*spoken, Entry("sent", {**sent, "meta": {**sent.get("meta", {}), "stopped": True}}))
 
 
@@ -372,7 +372,7 @@ def going_on(turn: TurnState) -> Entry:
 # Going on where a cycle was interrupted: finished results are used, calls in doubt are named first.
 
 
-class Interrupted(msgspec.Struct, frozen=True):
+class InterruptedTurn(msgspec.Struct, frozen=True):
     """What resuming would find: the model asked last, what is to be done next, and which calls to run.
 
     `doubtful` are calls that may or may not have run; `waiting` are calls that have certainly not run, or
@@ -387,14 +387,14 @@ class Interrupted(msgspec.Struct, frozen=True):
     stopped: bool = False
 
 
-def look(store: Store, thread: str, runner: Runner = CHAT) -> Interrupted:
+def look(store: Store, thread: str, runner: Runner = CHAT) -> InterruptedTurn:
     """How the newest turn of a thread stands; nothing is changed."""
     turn = standing(store, thread)
     doubtful = _doubtful(turn, runner)
     waiting = tuple(turn.pending[len(doubtful) :])
     stopped = turn.next == "done" and turn.stopped
     next: Next = "ask" if stopped else turn.next
-    return Interrupted(last_target(store, thread), next, doubtful, waiting, stopped)
+    return InterruptedTurn(last_target(store, thread), next, doubtful, waiting, stopped)
 
 
 def _doubtful(turn: TurnState, runner: Runner) -> tuple[Entry, ...]:

@@ -140,7 +140,7 @@ def missed(store: ThreadReader, thread: str, last: str = "0", limit: int | None 
     if limit is not None and len(entries) >= limit:
         return events
     tip = entries[-1] if entries else next(iter(store.read(thread, after=seq - 1, limit=1)), None) if seq else None
-    return events + (_unfinished(store, thread, tip, sizes) if tip is not None else [])
+    return events + (_unfinished_blocks(store, thread, tip, sizes) if tip is not None else [])
 
 
 def read_id(id: str) -> tuple[int, list[int]]:
@@ -152,7 +152,7 @@ def read_id(id: str) -> tuple[int, list[int]]:
     return int(seq), [int(number) for number in sizes]
 
 
-def _unfinished(store: ThreadReader, thread: str, tip: Entry, sizes: list[int]) -> list[Event]:
+def _unfinished_blocks(store: ThreadReader, thread: str, tip: Entry, sizes: list[int]) -> list[Event]:
     """The stored text of blocks behind entry `tip` that the reader does not have yet."""
     note = store.get_state(thread, STATE)
     if not note or note["after"] != tip.id:

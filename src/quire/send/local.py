@@ -23,7 +23,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from quire.errors import CallError, MissingPart, ProviderError
-from quire.log import Started
 from quire.send.transport import page_refusal
 from quire.send.weights import CTX, Say, cache_folder, chat_template, faster, find
 from quire.values import Json, JsonObject, value_at
@@ -40,7 +39,7 @@ def weights() -> Path:
     return file
 
 
-class LocalServer(Started):
+class LocalServer:
     """llama.cpp serving one model on 127.0.0.1: `with LocalServer(weights()) as server: server.url`.
 
     `ctx` is each slot's window in tokens; `cache_ram_mib` what the server may keep of older prompts (0: nothing);
@@ -62,6 +61,13 @@ class LocalServer(Started):
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self.url = ""
+
+    def __enter__(self) -> LocalServer:
+        self.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         """Start the server and wait until it answers."""

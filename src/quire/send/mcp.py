@@ -18,9 +18,8 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
-from quire.errors import CallError, ProviderError, needed
+from quire.errors import CallError, ProviderError, needs_extra
 from quire.items.sources import at_lines
-from quire.log import Started
 from quire.send.tools import Output, Tool
 from quire.values import Entry, Json, JsonObject
 
@@ -50,7 +49,7 @@ _START_TIMEOUT_S = 30.0
 _MAX_PAGES = 100
 
 
-class McpServer(Started):
+class McpServer:
     """A running MCP server: a command to start, a URL to reach, or an `MCPServer` of this process.
 
     `prefix` goes in front of every tool's name. The command gets only the environment given in `env`
@@ -75,6 +74,13 @@ class McpServer(Started):
         self._client: mcp.Client | None = None
         self._stop: asyncio.Event | None = None
         self.tools: tuple[Tool, ...] = ()
+
+    def __enter__(self) -> McpServer:
+        self.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         """Connect and ask for the tools."""
@@ -108,7 +114,7 @@ class McpServer(Started):
             self._log = None
 
     def _target(self) -> Any:
-        with needed("MCP is not installed", "mcp"):
+        with needs_extra("MCP is not installed", "mcp"):
             import mcp
         if isinstance(self._server, str) or not isinstance(self._server, Sequence):
             return self._server

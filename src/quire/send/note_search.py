@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from quire.assemble.telling import truncate
-from quire.assemble.user_message import escaped, printable_id
+from quire.assemble.user_message import escape_tags, printable_id
 from quire.errors import CallError
 from quire.notes import NoteIndex, Passage
 from quire.notes.note import Note
@@ -254,7 +254,7 @@ class SourceNumbers:
         self._lock = threading.Lock()
         self._turns: dict[str, dict[str, int]] = {}
 
-    def numbered(self, notes: Sequence[FoundNote], call: Entry) -> list[FoundNote]:
+    def number(self, notes: Sequence[FoundNote], call: Entry) -> list[FoundNote]:
         """The notes with the numbers they have in the call's turn; outside of any turn they count from 1."""
         turn = str(call.meta.get("turn") or "")
         with self._lock:
@@ -284,14 +284,14 @@ def local_search(notes: Sequence[FoundNote], time_range: str = "") -> str:
     attribute = f' timeRange="{quoted}"' if time_range else ""
     body = "\n\n".join(map(_document, notes)) or NONE_FOUND
     listed = [f"- [[{note.title}]] ({note.path})" for note in notes[:_MOST_LISTED]]
-    catalog = [escaped(printable_id(line), *_TAGS) for line in listed]
+    catalog = [escape_tags(printable_id(line), *_TAGS) for line in listed]
     guidance = "\n".join([CITING, "", _CATALOG, *catalog]) if catalog else CITING
     inner = f"{INSTRUCTION}\n\n{body}\n\n<guidance>\n{guidance}\n</guidance>"
     return f"<localSearch{attribute}>\n{inner}\n</localSearch>"
 
 
 def _document(note: FoundNote) -> str:
-    content = escaped(note.content, *_TAGS)
+    content = escape_tags(note.content, *_TAGS)
     lines = [f"<id>{note.id}</id>", f"<title>{_field(note.title)}</title>", f"<path>{_field(note.path)}</path>"]
     return "\n".join(["<document>", *lines, f"<content>\n{content}\n</content>", "</document>"])
 
@@ -337,7 +337,7 @@ def local_search_tool(
         else:
             notes = documents(index.search(query, k, earlier=earlier), limit)
         user_words = question(call).strip() if question and call.meta.get("placement") != "context" else ""
-        notes = numbers.numbered(notes, call)
+        notes = numbers.number(notes, call)
         text = local_search(notes, span)
         # The documents for whoever lists sources.
         listed = [msgspec.to_builtins(Source(note.id, note.title, note.path)) for note in notes]

@@ -47,7 +47,17 @@ from quire.records.builder import built_by
 from quire.records.record import USER, draft, shape, view
 from quire.send.text_protocol import RereadStream, with_shorter_result
 from quire.send.tools import Tool, Toolbox, in_thread, tool
-from quire.send.turn import Limits, Runner, Turn, TurnThread, attached, is_opening, newest_turn, read_head, without_cut
+from quire.send.turn import (
+    Limits,
+    Runner,
+    Turn,
+    TurnThread,
+    attached_items,
+    is_opening,
+    newest_turn,
+    read_head,
+    without_cut,
+)
 from quire.tokens import IMAGE_TOKENS, counter
 from quire.values import Entry, Image, JsonObject, Message, Prompt, Reply, Request, Text
 
@@ -367,7 +377,7 @@ class AgentResponses(msgspec.Struct, frozen=True):
     def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         """The turn so far, within the budget: where it is too long, the longest results are cut."""
         entries = without_cut(newest_turn(thread.store, thread.name), asking=True)
-        items = attached(thread.store, thread.name, entries[0])
+        items = attached_items(thread.store, thread.name, entries[0])
         head = read_head(thread.store, thread.name)
         # Instructions of earlier turns still hold; those of this turn stand in their place.
         system = "\n\n".join([*head.systems, *(text for seq, text in head.notes if seq < entries[0].seq)])
@@ -381,7 +391,7 @@ class AgentResponses(msgspec.Struct, frozen=True):
         require(request)
         return request
 
-    def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
+    def sent_entry(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
         """The log's line; it says that this was not the thread's own request."""
         body = thread.sent_entry(request, reply).body
         return Entry("sent", {**body, "meta": {**body.get("meta", {}), "layout": "records"}})
@@ -413,7 +423,7 @@ def _messages(entries: Sequence[Entry], items: Sequence[JsonObject]) -> tuple[Me
     images = map(image, pictures)
     spoken.insert(0, ("user", clean.with_request(context, words)))
     first, *others = (
-        Message(who, (Text(_joined(text for _, text in lines)),)) for who, lines in groupby(spoken, itemgetter(0))
+        Message(who, (Text(_join_lines(text for _, text in lines)),)) for who, lines in groupby(spoken, itemgetter(0))
     )
     return (Message("user", (*images, *first.parts)), *others)
 
@@ -426,7 +436,7 @@ def _in_order(entries: Sequence[Entry]) -> Iterable[Entry]:
         yield from sorted(listed, key=lambda entry: place[entry.call_id]) if are_results else listed
 
 
-def _joined(lines: Iterable[str | ToolResult]) -> str:
+def _join_lines(lines: Iterable[str | ToolResult]) -> str:
     """What one speaker says in a row; results under one heading."""
     out: list[str] = []
     for are_results, some in groupby(lines, lambda line: isinstance(line, ToolResult)):
@@ -454,7 +464,7 @@ def reply_entries(entry: Entry, ids: set[str]) -> list[Entry]:
     if entry.kind != "respond":
         return [entry]
     reply = parse_reply(entry.text)
-    problems = list(reply.problems) if reply.structured else _broken(entry.text)
+    problems = list(reply.problems) if reply.structured else _find_faults(entry.text)
     if not (reply.structured or problems):
         return [entry]
     answer = [values.respond(reply.message)] if reply.structured and reply.message else []
@@ -476,7 +486,7 @@ def reply_entries(entry: Entry, ids: set[str]) -> list[Entry]:
     return [recordable(reply_entry) for reply_entry in (begun, *others)]
 
 
-def _broken(text: str) -> list[str]:
+def _find_faults(text: str) -> list[str]:
     """What is wrong with a reply that was meant to ask for tools and cannot be read."""
     is_meant = text.lstrip().startswith(("{", "```")) and RESPONSE_SCHEMA in text and '"tool_requests"' in text
     return [f"the reply is no valid JSON of {RESPONSE_SCHEMA}; nothing was run. Send all of it again."] * is_meant

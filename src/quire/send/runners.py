@@ -20,7 +20,7 @@ from quire.assemble.fit import system_text
 from quire.assemble.messages import leaf
 from quire.assemble.summary import Leaving, extract
 from quire.assemble.telling import truncate
-from quire.assemble.user_message import block, escaped, printable_id
+from quire.assemble.user_message import block, escape_tags, printable_id
 from quire.errors import BudgetError, ProviderError, QuireError
 from quire.items import from_file
 from quire.log import off_loop
@@ -39,7 +39,7 @@ from quire.send.turn import (
     Turn,
     TurnThread,
     ask_aside,
-    attached,
+    attached_items,
     newest_first,
     newest_turn,
 )
@@ -64,7 +64,7 @@ async def plan(turn: Turn, tools: Toolbox, *, most: int = 6, attempts: int = 2) 
     """The calls to run before the model answers; after a reply that cannot be used it is told why, once."""
     if not len(tools):
         return []
-    items = await off_loop(attached, turn.thread.store, turn.thread.name, turn.user)
+    items = await off_loop(attached_items, turn.thread.store, turn.thread.name, turn.user)
     texts = [question(turn.user.text, items, tools)]
     draft = PlannedCalls()
     for _ in range(attempts):
@@ -140,7 +140,7 @@ def read_plan(text: str, tools: Toolbox, most: int = 6) -> PlannedCalls:
     calls: list[tuple[str, JsonObject]] = []
     problems: list[str] = []
     for element in array:
-        problem, call = _checked(element, tools)
+        problem, call = _check_choice(element, tools)
         if problem:
             problems.append(problem)
         elif call is not None and call not in calls:
@@ -148,7 +148,7 @@ def read_plan(text: str, tools: Toolbox, most: int = 6) -> PlannedCalls:
     return PlannedCalls(tuple(calls[:most]), tuple(problems))
 
 
-def _checked(element: Json, tools: Toolbox) -> tuple[str, tuple[str, JsonObject] | None]:
+def _check_choice(element: Json, tools: Toolbox) -> tuple[str, tuple[str, JsonObject] | None]:
     if not isinstance(element, dict):
         return f"{json.dumps(element)[:60]} is no call", None
     name = element.get("tool") or element.get("name")
@@ -233,7 +233,9 @@ class ByModel:
         if calls := [entry.name for entry in reply.entries if entry.kind == "call"]:
             # What a model says in front of a call announces it, and sums nothing up.
             return ProviderError(f"the model called {calls[0]} instead")
-        return fitted("".join(entry.text for entry in reply.entries if entry.kind == "respond").strip(), leaving.limit)
+        return cut_to_tokens(
+            "".join(entry.text for entry in reply.entries if entry.kind == "respond").strip(), leaving.limit
+        )
 
 
 def summary_request(turn: Turn, limit: int) -> Request:
@@ -263,7 +265,7 @@ def _front_within(prompt: Prompt, room: int, target: str) -> Sequence[Message]:
     return cached[: ends[-1]]
 
 
-def fitted(text: str, limit: int) -> str:
+def cut_to_tokens(text: str, limit: int) -> str:
     """A text of at most so many tokens, cut at a sentence."""
     tokens = counter().count(text)
     return text if tokens <= limit else truncate(text, int(len(text) * limit / tokens))
@@ -367,8 +369,8 @@ def project(
     system = system_text(
         runner.system if native else "",
         None,
-        escaped(prompt, "project_system_prompt") if prompt else None,
-        escaped(context, "project_context") if context else None,
+        escape_tags(prompt, "project_system_prompt") if prompt else None,
+        escape_tags(context, "project_context") if context else None,
         None if native else runner.system or None,
     )
     memory = runner.memory if memory is None else memory

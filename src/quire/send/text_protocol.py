@@ -18,9 +18,9 @@ from quire.formats import clean, replay
 from quire.formats import protocol_stream as protocol
 from quire.formats.replay import Delimiter, Respond, call_json, marks, render_event
 from quire.items.sources import at_lines
-from quire.providers.incoming import BlockDelta, Partial, ReplyReader, recordable, refused
+from quire.providers.incoming import BlockDelta, Partial, ReplyReader, error_in_reply, recordable
 from quire.providers.models import split_target
-from quire.providers.prefix import hashed, lined
+from quire.providers.prefix import hash_lines, lines_of
 from quire.providers.provider_tools import functions_of
 from quire.providers.wires import wire_of
 from quire.send.turn import Messages, TurnThread, without_cut
@@ -46,7 +46,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         # What only others may say ends the reply: the engine would go on and invent it.
         stop = [f"\n{self.delimiter}{kind}:" for kind in ("user", "result")]
         body = {"model": model, "prompt": prompt, "stop": stop, **options}
-        return Request(provider, model, body, hashed([prompt.encode()]))
+        return Request(provider, model, body, hash_lines([prompt.encode()]))
 
     def _prompt(self, entries: Sequence[Entry], window: int | None) -> str:
         sections = prompt_sections(entries, window, self.delimiter)
@@ -68,7 +68,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
             prompt = self._prompt(entries, 0)
         return prompt
 
-    def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
+    def sent_entry(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
         """The log's line: one segment, the text."""
         body: JsonObject = {"kind": "sent", "provider": request.provider, "model": request.model}
         body |= {"request_sha256": request.lines.sha256, "segments": list(request.lines.segments)}
@@ -139,7 +139,7 @@ class CompletionStream(ReplyReader):
 
     def feed(self, event: Any) -> list[Entry]:
         if event.get("error"):
-            raise refused(event["error"])
+            raise error_in_reply(event["error"])
         self.id, self.model = self.id or str(event.get("id") or ""), str(event.get("model") or self.model)
         if event.get("usage") or event.get("timings"):
             self.reported |= {key: event[key] for key in ("usage", "timings") if event.get(key)}
@@ -199,11 +199,11 @@ _NATIVE = ("tools", "tool_choice", "parallel_tool_calls")
 
 def tool_text(tools: Iterable[JsonObject], delimiter: Delimiter = "$") -> str:
     """Tool descriptions and guidelines, as they stand at the end of L1; empty without tools."""
-    listed = [_described(tool) for tool in tools]
+    listed = [_describe(tool) for tool in tools]
     return "\n\n".join(["# Available Tools", *listed, GUIDELINES.format(d=delimiter)]) if listed else ""
 
 
-def _described(tool: JsonObject) -> str:
+def _describe(tool: JsonObject) -> str:
     schema = tool.get("parameters") or {}
     required = set(schema.get("required") or ())
     lines = [f"• {tool['name']}: {' '.join(str(tool.get('description', '')).split())}"]
@@ -232,7 +232,7 @@ class TextTools(Messages, frozen=True, kw_only=True):
         body["messages"] = told_messages(request.body["messages"], self.delimiter)
         # What only others may say ends the reply: the model would go on and invent it.
         body.setdefault("stop", [f"\n{self.delimiter}{kind}:" for kind in ("user", "result")])
-        return msgspec.structs.replace(request, body=body, lines=lined(body, request.provider))
+        return msgspec.structs.replace(request, body=body, lines=lines_of(body, request.provider))
 
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> RereadStream:
         calls = sum(entry.kind == "call" for entry in thread.store.read(thread.name))

@@ -32,12 +32,12 @@ _NUMPY = re.compile(r"(\*{0,2}\w+)\s*(?::\s*.*)?$")
 _REST = re.compile(r":param\s+(?:[^:]*\s)?(\w+):\s*(.*)$")
 
 
-def described(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     """The description before any section, and the text of each documented parameter."""
     lines = (inspect.getdoc(function) or "").split("\n")
     fields = (":param", ":return", ":raise", ":rtype", ":type")
     sections = (at for at, line in enumerate(lines) if _heads(lines, at) or line.startswith(fields))
-    return "\n".join(lines[: next(sections, None)]).strip(), {**_rest(lines), **_sectioned(lines)}
+    return "\n".join(lines[: next(sections, None)]).strip(), {**_rest(lines), **_sections(lines)}
 
 
 def _heads(lines: list[str], at: int) -> bool:
@@ -52,7 +52,7 @@ def _rest(lines: list[str]) -> dict[str, str]:
     return {match[1]: match[2].strip() for match in matches}
 
 
-def _sectioned(lines: list[str]) -> dict[str, str]:
+def _sections(lines: list[str]) -> dict[str, str]:
     out: dict[str, list[str]] = {}
     name, inside, numpy = "", False, False
     for at, line in enumerate(lines):
@@ -100,7 +100,7 @@ class Signature(msgspec.Struct, frozen=True):
 def signature(function: Callable[..., Any]) -> Signature:
     """Read a function; a parameter annotated `Entry` gets the call's entry and is not shown to the model."""
     name = getattr(function, "__name__", "tool")
-    description, texts = described(function)
+    description, texts = describe(function)
     hints = _hints(function, name)
     fields: list[Any] = []
     call = ""
@@ -154,17 +154,17 @@ def _schema(arguments: Any, name: str) -> JsonObject:
             hint="Use str, int, float, bool, lists, dictionaries, Literal, Enum, TypedDict or dataclasses.",
         ) from error
     defs: JsonObject = whole.pop("$defs", {})
-    out = _inlined(whole, defs, ())
-    recursive = {key: _inlined(defs[key], defs, (key,)) for key in sorted(_still_named(out))}
+    out = _inline_refs(whole, defs, ())
+    recursive = {key: _inline_refs(defs[key], defs, (key,)) for key in sorted(_still_named(out))}
     plain: JsonObject = {"type": "object", "properties": out["properties"], "required": out["required"]}
     plain["additionalProperties"] = False
     return {**plain, "$defs": recursive} if recursive else plain
 
 
-def _inlined(schema: Json, defs: JsonObject, inside: tuple[str, ...]) -> Json:
+def _inline_refs(schema: Json, defs: JsonObject, inside: tuple[str, ...]) -> Json:
     """A schema with its $refs replaced by what they name; only a recursive type keeps its reference."""
     if isinstance(schema, list):
-        return [_inlined(part, defs, inside) for part in schema]
+        return [_inline_refs(part, defs, inside) for part in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
@@ -172,11 +172,11 @@ def _inlined(schema: Json, defs: JsonObject, inside: tuple[str, ...]) -> Json:
         if key in inside:
             return schema
         beside = {name: value for name, value in schema.items() if name != "$ref"}
-        return {**_inlined(defs[key], defs, (*inside, key)), **beside}
+        return {**_inline_refs(defs[key], defs, (*inside, key)), **beside}
     return {
-        key: {name: _inlined(item, defs, inside) for name, item in value.items()}
+        key: {name: _inline_refs(item, defs, inside) for name, item in value.items()}
         if key == "properties"
-        else _inlined(value, defs, inside)
+        else _inline_refs(value, defs, inside)
         for key, value in schema.items()
         if key != "title" or not isinstance(value, str)
     }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import msgspec
 
 from quire import providers
-from quire.errors import CallError, ProviderError, needed
+from quire.errors import CallError, ProviderError, needs_extra
 from quire.providers.gemini_cache import CacheCall, Served
 from quire.providers.models import provider_facts, resolve
 from quire.providers.wires import wire_of
@@ -242,10 +242,10 @@ async def events(chunks: AsyncIterator[bytes], provider: str) -> AsyncIterator[J
         # How much of a body that is no stream is looked at to say what it is.
         began += chunk[: 2_000 - len(began)]
         for data in reader.feed(chunk):
-            if (event := decoded(data, provider)) is not None:
+            if (event := decode_event(data, provider)) is not None:
                 yield event
     for data in reader.finish():
-        if (event := decoded(data, provider)) is not None:
+        if (event := decode_event(data, provider)) is not None:
             yield event
     if not reader.events and began.strip():
         problem = message_of(began.decode(errors="replace").strip())
@@ -291,7 +291,7 @@ class SseReader:
         return None
 
 
-def decoded(data: bytes, provider: str) -> JsonObject | None:
+def decode_event(data: bytes, provider: str) -> JsonObject | None:
     """An event's JSON; None for the word with which some end their streams."""
     if data.strip() == b"[DONE]":
         return DONE if wire_of(provider).call.ends_in_done else None
@@ -333,7 +333,7 @@ class Http:
             reply: JsonObject = response.json()
             return reply
         except httpx.HTTPError as error:
-            raise self._failed(provider, error) from error
+            raise self._as_error(provider, error) from error
         except RecursionError as error:
             raise too_deep(provider) from error
         except ValueError as error:
@@ -349,7 +349,7 @@ class Http:
                 async for event in events(response.aiter_bytes(), request.provider):
                     yield event
         except httpx.HTTPError as error:
-            raise self._failed(request.provider, error) from error
+            raise self._as_error(request.provider, error) from error
 
     async def carry_out(self, call: CacheCall) -> JsonObject:
         """A call for an explicit Gemini cache; its reply."""
@@ -385,14 +385,14 @@ class Http:
                 value = answer.decode(errors="replace")
             raise refusal(provider, status, value, dict(headers))
 
-    def _failed(self, provider: str, error: httpx.HTTPError) -> ProviderError:
+    def _as_error(self, provider: str, error: httpx.HTTPError) -> ProviderError:
         if isinstance(error, _httpx().TimeoutException):
             return timed_out(provider, self.timeout_s)
         return unreachable(provider, self.base_url, error)
 
 
 def _httpx() -> Any:  # the module, loaded where it is used
-    with needed("httpx is not installed", "send"):
+    with needs_extra("httpx is not installed", "send"):
         import httpx
     return httpx
 

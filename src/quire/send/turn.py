@@ -78,7 +78,7 @@ class ModelProtocol(Protocol):
     def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         """The next request."""
 
-    def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
+    def sent_entry(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
         """The log's line for it."""
 
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> Any:
@@ -92,7 +92,7 @@ class Messages(msgspec.Struct, frozen=True):
         """The thread's next request; one that the provider would refuse is an error here."""
         return thread.request(target, **providers.request_options(options))
 
-    def sent(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
+    def sent_entry(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
         return thread.sent_entry(request, reply)
 
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> Any:
@@ -313,7 +313,7 @@ def newest_first(store: Store, thread: str, end: int | None = None) -> Iterator[
         end, page = begin, page * 4
 
 
-def attached(store: Store, thread: str, user: Entry) -> list[JsonObject]:
+def attached_items(store: Store, thread: str, user: Entry) -> list[JsonObject]:
     """The items of a turn: those attached since the turn before, and the user entry's own."""
     since = takewhile(lambda entry: entry.kind != "user", newest_first(store, thread, user.seq - 1))
     before = [item for entry in since if entry.kind == "attach" for item in entry.attached]

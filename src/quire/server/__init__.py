@@ -242,7 +242,7 @@ def _endpoint(route: Route, service: Service) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             name = await service.admit(request)
-            tenant = service.opened(name)
+            tenant = service.open_tenant(name)
             if tenant is None:
                 tenant = await off_loop(service.tenant, name)
             path = _path(route, request)
@@ -284,10 +284,10 @@ def _query(route: Route, request: Request) -> JsonObject:
     try:
         return msgspec.structs.asdict(msgspec.convert(fields, route.query, strict=False))
     except msgspec.ValidationError as error:
-        raise HttpRefusal(422, f"in the query: {error}", hint=_taken(route.query)) from error
+        raise HttpRefusal(422, f"in the query: {error}", hint=_describe_input(route.query)) from error
 
 
-def _taken(type: Any) -> str:
+def _describe_input(type: Any) -> str:
     """What a route takes, in a sentence."""
     names = [field.encode_name for field in msgspec.structs.fields(type)] if hasattr(type, "__struct_fields__") else ()
     return f"Taken are: {', '.join(names)}; /api/openapi.json says more." if names else "/api/openapi.json says more."
@@ -321,7 +321,7 @@ async def _body(route: Route, request: Request, most: int) -> JsonObject:
     try:
         return {"body": _of_type(data, route.body)}
     except msgspec.ValidationError as error:
-        raise HttpRefusal(422, str(error), hint=_taken(route.body)) from error
+        raise HttpRefusal(422, str(error), hint=_describe_input(route.body)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpRefusal(400, f"the body is not JSON: {error}") from error
 

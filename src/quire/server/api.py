@@ -107,7 +107,7 @@ def read_entries(call: RouteCall, after: Count = 0, limit: PageSize = 1000) -> E
 def append_entries(call: RouteCall, body: NewEntries) -> Entries:
     """Append entries, all or none, durably; where `expected_seq` is not the end, 409 says what is."""
     redact = call.service.redactor.entry
-    entries = [redact(_checked(entry, at)) for at, entry in enumerate(body.entries)]
+    entries = [redact(_check_entry(entry, at)) for at, entry in enumerate(body.entries)]
     try:
         with in_held_turn(call, body.turn):
             appended = _append(call, entries, body.expected_seq)
@@ -117,7 +117,7 @@ def append_entries(call: RouteCall, body: NewEntries) -> Entries:
     return Entries(list(map(entry_json, appended)), call.store.info(call.name))
 
 
-def _checked(body: JsonObject, at: int) -> Entry:
+def _check_entry(body: JsonObject, at: int) -> Entry:
     """The entry at a place of the body; what its schema forbids is refused as what any route's types forbid."""
     try:
         try:

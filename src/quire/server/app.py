@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import msgspec
 
 from quire.emulate import PASSING_CONFIG, EndsAtOnce, listen, server_config
-from quire.errors import needed
+from quire.errors import needs_extra
 from quire.log import off_loop
 from quire.server import HttpRefusal, Route, endpoints, openapi, problem_response, read_types
 from quire.server.service import Service
@@ -44,7 +44,7 @@ def all_routes() -> tuple[Route, ...]:
 
 def make_app(service: Service, proxies: Proxies | None = None) -> ASGIApp:
     """The application; `proxies` gives each tenant what answers that is neither the service's nor the inspector's."""
-    with needed("the service is not installed", "serve"):
+    with needs_extra("the service is not installed", "serve"):
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
         from starlette.responses import Response
@@ -68,7 +68,7 @@ def make_app(service: Service, proxies: Proxies | None = None) -> ASGIApp:
         Mounted("/", _index),
     ]
     if proxies is not None:
-        mounted.append(Mount("/", app=_Admitted(service, proxies, connections)))
+        mounted.append(Mount("/", app=_Admission(service, proxies, connections)))
     handlers = dict.fromkeys((HTTPException, Exception), partial(_refusal, service))
     lifespan = partial(_lifespan, service, connections)
     return SlashNames(Starlette(routes=mounted, lifespan=lifespan, exception_handlers=handlers))
@@ -125,7 +125,7 @@ async def _index(request: Request) -> Response:
     return Response(page(), headers=headers, media_type="text/html")
 
 
-class _Admitted:
+class _Admission:
     """Lets only those through to a proxy who may use the service; what passes is no other tenant's to see."""
 
     def __init__(self, service: Service, proxies: Proxies, stack: contextlib.AsyncExitStack) -> None:
@@ -203,7 +203,7 @@ class Running:
 
 
 def _server(service: Service, app: ASGIApp) -> EndsAtOnce:
-    with needed("the service is not installed", "serve"):
+    with needs_extra("the service is not installed", "serve"):
         config = server_config(app, lifespan="on", timeout_graceful_shutdown=5, **PASSING_CONFIG)
         import uvicorn
 

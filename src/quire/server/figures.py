@@ -119,7 +119,7 @@ class SharedRequests:
             for place in range(same, tools + system):
                 out.append([self._row(segment) for at, segment in head if at == place])
         start = max(0, same - tools - system)
-        for message, size in built.sized(start):
+        for message, size in built.with_sizes(start):
             pair = self._row_of.get(id(message))
             if pair is None:
                 pair = self._row_of[id(message)] = (message, self._row(message_segment(message, size, self._edits)))
@@ -170,7 +170,7 @@ class StringStanding:
             return "nothing"
         if _is_summary(message, text):
             return "summary"
-        return "handle" if _shortened(message, self._edits) else "verbatim"
+        return "handle" if _shortening(message, self._edits) else "verbatim"
 
 
 def message_text(message: Message) -> str:
@@ -241,14 +241,14 @@ def _is_summary(message: Message, text: str) -> bool:
     return not message.seqs and SUMMARY_HEADING in text
 
 
-def _shortened(message: Message, edits: dict[int, str]) -> str:
+def _shortening(message: Message, edits: dict[int, str]) -> str:
     """handle or cut, where a shorter text stands for a message's result."""
     return next((edits[seq] for seq in message.seqs if edits.get(seq) in SHORTENING), "")
 
 
 def message_segment(message: Message, size: int, edits: dict[int, str]) -> SegmentView:
     text = message_text(message)
-    made = "summary" if _is_summary(message, text) else _shortened(message, edits)
+    made = "summary" if _is_summary(message, text) else _shortening(message, edits)
     role = _ROLES.get(message.role, message.role)
     return _segment("L4", role, _title(message), size, text, message.seqs, made)
 

@@ -204,7 +204,7 @@ class Follower:
                 ended = False
                 while not (tail.deleted or self._ending.is_set()):
                     news = tail.news()
-                    events = await self._missed(tail, last)
+                    events = await self._missed_events(tail, last)
                     for event in events:
                         last = event.id
                         yield event
@@ -223,7 +223,7 @@ class Follower:
                 for end in ends - {until}:
                     end.cancel()
 
-    async def _missed(self, tail: ThreadTail, last: str) -> list[Event]:
+    async def _missed_events(self, tail: ThreadTail, last: str) -> list[Event]:
         """The next events behind `last`: from what is held for all, else from the store."""
         if tail.holds(read_id(last)[0]):
             return missed(tail, tail.name, last, _PAGE)

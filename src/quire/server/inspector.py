@@ -97,14 +97,14 @@ def report(thread: ThreadView, what_if: WhatIf | None = None, tell: Tell = untol
         "picture": picture,
         **thread.shared(),
         "bodies": {str(n): body for n, body in bodies if len(msgspec.json.encode(body)) <= _BODY_BYTES},
-        "compared": dict(_compared(thread, pairs, tell)),
+        "compared": dict(_compare(thread, pairs, tell)),
         "what_if": what_if,
         "made": {"version": __version__, "command": shlex.join(["quire", "report", thread.name])},
     }
     return page(data, f"{thread.name} · Quire")
 
 
-def _compared(thread: ThreadView, pairs: Sequence[tuple[int, int]], tell: Tell) -> Iterator[tuple[str, Comparison]]:
+def _compare(thread: ThreadView, pairs: Sequence[tuple[int, int]], tell: Tell) -> Iterator[tuple[str, Comparison]]:
     by = comparing()
     for number, (before, after) in enumerate(pairs, 1):
         yield f"{before}-{after}", thread.compare(before, after, by)

@@ -16,7 +16,7 @@ import quire
 from quire import providers
 from quire.assemble.user_message import original
 from quire.audit import audit, read_calls
-from quire.errors import FormatError, NotFound, QuireError, needed
+from quire.errors import FormatError, NotFound, QuireError, needs_extra
 from quire.log import now_ms
 from quire.log.entries import encode
 from quire.log.store import Store
@@ -24,7 +24,7 @@ from quire.records import Records
 from quire.server.service import Redactor
 from quire.values import Entry, JsonObject
 
-with needed("the MCP SDK is not installed", "mcp"):
+with needs_extra("the MCP SDK is not installed", "mcp"):
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import MCPServerError, ResourceError, ToolError
     from mcp_types import ToolAnnotations
@@ -83,7 +83,7 @@ class _Reader:
         self.store, self.redactor = store, redactor
         self._recall = Recall(store, installed())
 
-    def _redacted(self, value: Any) -> Any:
+    def _redact(self, value: Any) -> Any:
         return self.redactor.value(msgspec.to_builtins(value))
 
     def _thread(self, name: str) -> quire.Thread:
@@ -93,7 +93,7 @@ class _Reader:
 
     def threads(self) -> JsonObject:
         """The threads of the store: name, number of entries, and what each was forked from."""
-        return {"threads": self._redacted(self.store.threads())}
+        return {"threads": self._redact(self.store.threads())}
 
     def assemble(self, thread: Thread, model: Model) -> JsonObject:
         """The request that a thread would send to a model now: its body, its tokens, and what it leaves out and why."""
@@ -101,7 +101,7 @@ class _Reader:
         request = providers.render(built.prompt, model, cache=True, key=thread)
         left_out = [{"entry": row.entry, "reason": row.reason} for row in built.left_out]
         return {
-            "body": self._redacted(request.body),
+            "body": self._redact(request.body),
             "tokens": built.tokens,
             "epoch": built.epoch,
             "left_out": [*left_out, *request.left_out],
@@ -140,7 +140,7 @@ class _Reader:
             records = [hit.record for hit in table.search(q, nn=limit, tag=tags, schema_name=schema_name, now=now)]
         else:
             records = table.list(schema_name=schema_name, tag=tags, limit=limit, now=now)
-        return {"records": self._redacted(records)}
+        return {"records": self._redact(records)}
 
     def audit(
         self,
@@ -151,7 +151,7 @@ class _Reader:
         if not place.exists():
             raise NotFound(f"there is no file {path!r}.", hint=hint)
         try:
-            report: JsonObject = self._redacted(audit(read_calls(place)).as_json())
+            report: JsonObject = self._redact(audit(read_calls(place)).as_json())
         except FormatError as error:  # which may quote any file that this process can read
             raise FormatError(f"{path!r} holds no requests that can be read here.", hint=hint) from error
         return report
@@ -177,7 +177,7 @@ class _Reader:
 
     def record(self, record: str) -> str:
         """A record at its newest version."""
-        return msgspec.json.encode(self._redacted(Records(self.store).read_full(record, now=now_ms()))).decode()
+        return msgspec.json.encode(self._redact(Records(self.store).read_full(record, now=now_ms()))).decode()
 
     def _entry(self, entry: Entry) -> JsonObject:
         text = self.redactor.text(original(entry))

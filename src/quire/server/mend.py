@@ -30,7 +30,7 @@ from quire.log.sqlite import SqliteStore
 from quire.providers import render
 from quire.providers.models import model_info
 from quire.providers.prefix import Path as JsonPath
-from quire.providers.prefix import bare, written
+from quire.providers.prefix import bare, write_value
 from quire.providers.rules import GrowingCheck, errors
 from quire.providers.rules.check import make_check
 from quire.providers.simulate import Simulator
@@ -94,7 +94,7 @@ class _Conversation(msgspec.Struct, frozen=True):
     length: int
     messages: int
 
-    def shared(self, newer: _Conversation) -> int:
+    def common_head(self, newer: _Conversation) -> int:
         """How much of its head a newer request begins with."""
         same = dict.__eq__(self.head, newer.head)  # which most are
         return self.length if same else _length(self.head & newer.head)
@@ -105,7 +105,7 @@ class _Conversation(msgspec.Struct, frozen=True):
             return False
         if not answered:
             return newer.messages == shared == self.messages and dict.__eq__(newer.head, self.head)
-        if 3 * self.shared(newer) >= self.length + newer.length:
+        if 3 * self.common_head(newer) >= self.length + newer.length:
             # One message in common is a coincidence ("continue"), unless both begin with it.
             return shared > 1 or same_start or self.messages <= 2
         return shared > 1 and bool(self.head) == bool(newer.head)
@@ -144,7 +144,7 @@ class _Conversations:
         for _, alike in itertools.groupby(sorted(candidates, key=score, reverse=True), key=score):
             going_on = [key for key in alike if candidates[key].goes_on(newer, votes[key], key in same_start, answered)]
             if going_on:
-                key = max(going_on, key=lambda key: (candidates[key].shared(newer), key))
+                key = max(going_on, key=lambda key: (candidates[key].common_head(newer), key))
                 break
         if not key:
             self._count += 1
@@ -233,7 +233,7 @@ class Mender:
         if fired and (refused := self._refused_rules(call, draft, fired, before, about)):
             # It is not sent as mended: the next request is compared with what was sent before.
             return Mended(refused=refused)
-        draft.state.size = len(written(call.body))
+        draft.state.size = len(write_value(call.body))
         self._states[key] = draft.state
         return Mended(draft.body, tuple(draft.betas), tuple(fired)) if fired else Mended()
 
@@ -246,7 +246,7 @@ class Mender:
         own_errors = _broken_rules(call.body, call, headers) if mended_errors else mended_errors
         if mended_errors <= own_errors:
             return ()
-        tried = {name: _tried([name], call, before, draft.sent)[0] for name in fired}
+        tried = {name: _try_rules([name], call, before, draft.sent)[0] for name in fired}
         broken = {name: _broken_rules(made.body, call, with_betas(headers, made.betas)) for name, made in tried.items()}
         return tuple([name for name in fired if not broken[name] <= own_errors] or fired)
 
@@ -277,23 +277,23 @@ def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None, sent:
     Where the head is another for all that, or a tool that was told of is gone, what is behind is read anew, and what was
     told since stands in the head or is no longer so: the application's own goes on, and is what later ones are compared with.
     """
-    draft, fired = _tried(rules, call, before, sent)
+    draft, fired = _try_rules(rules, call, before, sent)
     if before is not None and (
         _head(draft.state.newest, draft.wire) != _head(before.first, draft.wire)
         or not set(draft.changes.late_tools) <= set(_tool_names(call.body))
     ):
         anew = HeadState(before.first, before.newest, tools=before.tools)
-        draft, fired = _tried([name for name in rules if name in _ORDERS], call, anew, sent)
+        draft, fired = _try_rules([name for name in rules if name in _ORDERS], call, anew, sent)
         draft.state.first = draft.state.newest
     return draft, fired
 
 
 def _head(body: JsonObject, wire: Wire) -> tuple[dict[JsonPath, str], list[bytes]]:
     """What a request begins with, without its marks: the texts of its system prompt, and its tools."""
-    return dict(head_texts(body, wire)), [written(bare(tool)) for tool in as_objects(body.get("tools"))]
+    return dict(head_texts(body, wire)), [write_value(bare(tool)) for tool in as_objects(body.get("tools"))]
 
 
-def _tried(rules: Sequence[str], call: SentCall, before: HeadState | None, sent: SentMessages) -> _Tried:
+def _try_rules(rules: Sequence[str], call: SentCall, before: HeadState | None, sent: SentMessages) -> _Tried:
     body = call.body
     state = copy.copy(before or HeadState(body, body, tools=_tool_names(body)))
     draft = BodyDraft(body, state, wire_of(call.provider, body), sent, rules)
@@ -404,7 +404,7 @@ def is_subscription(headers: Mapping[str, str]) -> bool:
 
 def difference(before: Json, after: Json, path: str = "", most: int = 12) -> list[str]:
     """What became of what, a line each: `tools.0.name: 'a' -> 'b'`."""
-    if written(before) == written(after):
+    if write_value(before) == write_value(after):
         return []
     same_kind = type(before) is type(after)
     if same_kind and isinstance(before, dict):
@@ -484,9 +484,9 @@ class Savings:
             {"rules": key, "requests": times, "tokens": tokens, "usd": round(usd, 6)}
             for key, (times, tokens, usd) in self.by_rules.items()
         ]
-        return {"simulated": rules, "measured": self.measured()}
+        return {"simulated": rules, "measured": self.measure()}
 
-    def measured(self, rounds: int = 400) -> JsonObject | None:
+    def measure(self, rounds: int = 400) -> JsonObject | None:
         """The saving a token against the held-out conversations, with the interval that 95 of 100 draws lie in."""
         arms = [[row[1:] for row in self._arms.values() if row[0] is arm] for arm in (True, False)]
         if min(map(len, arms)) < 2:
@@ -623,7 +623,7 @@ class Budget:
             return msgspec.structs.replace(fitted, body=_without_recall(body, offer, wire))
         with SqliteStore(":memory:") as store:
             store.append("it", fitted.entries)
-            found = [_found(store, call.args, min(room, _MOST_FOUND), target) for call in calls]
+            found = [_find(store, call.args, min(room, _MOST_FOUND), target) for call in calls]
         answered = [(call, values.result(call.call_id, None, text)) for call, text in zip(calls, found, strict=True)]
         spoken = assistant(entries, Policy(model=target, thinking=True)), results(answered)
         field = wire.layout.field
@@ -676,7 +676,7 @@ def _render_messages(target: str, wire: Wire, *messages: Message, tools: tuple[J
     return render(prompt, f"{speaker}:{model}", cache=False).body
 
 
-def _found(store: SqliteStore, args: JsonObject, room: int, target: str) -> str:
+def _find(store: SqliteStore, args: JsonObject, room: int, target: str) -> str:
     """What a call of `recall` finds, in at most `room` tokens of the model's."""
     from quire.recall.placement import recall_tool
     from quire.recall.search import Recall

@@ -20,7 +20,7 @@ import msgspec
 from quire.audit.first_difference import ID, TIME, tool_name
 from quire.providers.cache_marks import Marker
 from quire.providers.models import ModelInfo, data
-from quire.providers.prefix import MARKS, Path, bare, changed_body, same_start, unmarked_in, written
+from quire.providers.prefix import MARKS, Path, bare, changed_body, same_start, unmarked_in, write_value
 from quire.providers.rules import GrowingCheck
 from quire.providers.wires import Wire
 from quire.values import Json, JsonObject, as_objects, value_at
@@ -85,7 +85,7 @@ class SentMessages:
 
     def standing(self, messages: Sequence[Json]) -> tuple[list[bytes], list[Json]]:
         """The digests of the next request's messages, and these: those that were sent before are the very same objects."""
-        digests = [hashlib.blake2b(written(message), digest_size=16).digest() for message in messages]
+        digests = [hashlib.blake2b(write_value(message), digest_size=16).digest() for message in messages]
         self._messages = {key: self._messages.get(key, new) for key, new in zip(digests, messages, strict=True)}
         return digests, [self._messages[key] for key in digests]
 
@@ -175,7 +175,7 @@ def key_order(draft: BodyDraft) -> bool:
     before, now = draft.state.newest, draft.body
     fields = [name for name in ("tools", *_SYSTEM_FIELDS, draft.wire.layout.field) if name in before and name in now]
     better = {name: ordered_like(now[name], before[name]) for name in fields}
-    if all(better[name] is now[name] or written(better[name]) == written(now[name]) for name in fields):
+    if all(better[name] is now[name] or write_value(better[name]) == write_value(now[name]) for name in fields):
         return False
     draft.body = {**now, **better}
     return True
@@ -191,7 +191,7 @@ def ordered_like(now: Json, like: Json) -> Json:
         return {name: ordered_like(now[name], like.get(name)) for name in names}
     if isinstance(now, list) and isinstance(like, list):
         pairs = zip(now, like, strict=False)
-        front = [new if written(new) == written(old) else ordered_like(new, old) for new, old in pairs]
+        front = [new if write_value(new) == write_value(old) else ordered_like(new, old) for new, old in pairs]
         return now if all(map(is_, front, now)) else [*front, *now[len(like) :]]
     return now
 
@@ -212,7 +212,7 @@ def tool_order(draft: BodyDraft) -> bool:
         for tool in tools
     ]
     better.sort(key=lambda tool: min((ranks[tool_name(inner)] for inner in offered_tools([tool])), default=0))
-    if list(map(written, better)) == list(map(written, tools)):
+    if list(map(write_value, better)) == list(map(write_value, tools)):
         return False
     draft.body = {**draft.body, "tools": better}
     return True
@@ -481,7 +481,7 @@ def plain_digest(message: Json) -> bytes:
     match value_at(plain, "content"):
         case [{"type": "text" | "input_text" | "output_text", "text": str(text), **more}] if not more:
             plain = {**plain, "content": text}
-    return hashlib.sha256(written(plain, "sorted")).digest()
+    return hashlib.sha256(write_value(plain, "sorted")).digest()
 
 
 # Cache marks, where the application sets none.
@@ -504,7 +504,7 @@ def marks(draft: BodyDraft) -> bool:
 
 def has_marks(body: JsonObject) -> bool:
     """Whether somebody marked a body already, or chose how it is cached."""
-    raw = written({name: value for name, value in body.items() if name != "metadata"})
+    raw = write_value({name: value for name, value in body.items() if name != "metadata"})
     return any(f'"{name}":{{'.encode() in raw for name in (*MARKS, "cachePoint", "prompt_cache_options"))
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from quire.audit import call_of
 from quire.emulate import PASSING_CONFIG, BackgroundServer
-from quire.errors import QuireError, needed
+from quire.errors import QuireError, needs_extra
 from quire.providers.models import model_info
 from quire.providers.wires import Wire, wire_of
 from quire.send.transport import page_refusal, without_password
@@ -99,7 +99,7 @@ class Passing:
     @contextlib.asynccontextmanager
     async def connected(self, app: object = None) -> AsyncIterator[None]:
         """The connection to the provider, for as long as requests pass."""
-        with needed("the proxy is not installed", "proxy"):
+        with needs_extra("the proxy is not installed", "proxy"):
             import httpx
         # A model may think for as long as it likes: whoever asked decides when it was too long.
         async with httpx.AsyncClient(
@@ -174,12 +174,12 @@ class Passing:
         path, query = _path(scope)
         given = content if isinstance(content, bytes) else b""
         exchange = self.exchange(path.decode("latin-1").rstrip("/"), _texts(scope["headers"]), given)
-        headers = await self._prepared(exchange, scope["headers"])
+        headers = await self._headers_to_send(exchange, scope["headers"])
         request = self.request("POST", path, query, headers, exchange.sent if isinstance(content, bytes) else content)
         exchange.path = request.url.path.rstrip("/")
         try:
             if exchange.fitted is None:
-                await self._pass(request, _tapped(exchange, send), exchange.piece)
+                await self._pass(request, _tap(exchange, send), exchange.piece)
             else:
                 again = partial(self.request, "POST", path, query, headers)
                 await self._run_recalls(exchange, again, send)
@@ -189,7 +189,7 @@ class Passing:
                 exchange.given = exchange.sent = b"".join(content.pieces)
             self.watcher.passed(exchange)
 
-    async def _prepared(self, exchange: WatchedExchange, headers: Headers) -> Headers:
+    async def _headers_to_send(self, exchange: WatchedExchange, headers: Headers) -> Headers:
         """The headers to send on; a failure in Quire leaves the request unchanged."""
         if self._finder is None:
             return headers
@@ -264,7 +264,7 @@ class Passing:
         fitted = exchange.fitted
         for left in reversed(range(_MOST_ASKED)):
             try:
-                await self._pass(again(exchange.sent), _tapped(exchange, hold), exchange.piece)
+                await self._pass(again(exchange.sent), _tap(exchange, hold), exchange.piece)
             except httpx.HTTPError as error:  # nothing was handed on: it can be said
                 await self._fail(send, f"broke off its reply: {str(error) or type(error).__name__}")
                 return
@@ -275,7 +275,7 @@ class Passing:
                 fitted = None
             if fitted is None:
                 break
-            self.watcher.passed(exchange.answered())
+            self.watcher.passed(exchange.as_answered())
             messages.clear()
             exchange.sent = json.dumps(fitted.body, ensure_ascii=False, separators=(",", ":")).encode()
             rules = tuple(dict.fromkeys((*exchange.mended.rules, "recalled")))
@@ -351,7 +351,7 @@ class Passing:
 # One request over HTTP.
 
 
-def _tapped(exchange: WatchedExchange, send: Any) -> Any:
+def _tap(exchange: WatchedExchange, send: Any) -> Any:
     """The same `send`; status, headers and the end are noted."""
 
     async def tap(message: Any) -> None:
@@ -581,7 +581,7 @@ def _of_socket(headers: Any) -> Headers:
 
 def make_app(to: str | ProxyOptions, watcher: CacheWatcher) -> Starlette:
     """The proxy alone, as an application; `app.state.watcher.as_json()` is what it has seen."""
-    with needed("the proxy is not installed", "proxy"):
+    with needs_extra("the proxy is not installed", "proxy"):
         from starlette.applications import Starlette
         from starlette.routing import Mount
     read_types()
@@ -594,11 +594,11 @@ def make_app(to: str | ProxyOptions, watcher: CacheWatcher) -> Starlette:
 def _local(inner: Starlette) -> Any:
     """A proxy with a key of its own, for programs of this machine: no page of another site spends by it."""
 
-    async def admitted(scope: Any, receive: Any, send: Any) -> None:
+    async def admit(scope: Any, receive: Any, send: Any) -> None:
         why = page_refusal(_texts(scope["headers"])) if scope["type"] != "lifespan" else ""
         await (_refusal(why, 403) if why else inner)(scope, receive, send)
 
-    return admitted
+    return admit
 
 
 class Proxy(BackgroundServer):

@@ -24,12 +24,12 @@ from urllib.parse import quote
 import msgspec
 
 from quire import errors, log
-from quire.errors import CallError, NotFound, QuireError, needed
+from quire.errors import CallError, NotFound, QuireError, needs_extra
 from quire.log import in_turn, own_fence
 from quire.log.entries import check_entry
 from quire.log.store import ClosingStore, Index, RecordRow, RecordTable, Store, check_name, check_page, look_for_change
 from quire.records.record import decode
-from quire.records.store import numbered
+from quire.records.store import number_record
 from quire.server import EVENTS, HttpRefusal, RouteCall, TurnNumber, arguments_type, route
 from quire.server.follow import ALIVE, named_bytes
 from quire.values import Entry, Json, JsonObject, canonical, sha256_hex
@@ -114,7 +114,7 @@ def call_store(call: RouteCall, body: Arguments) -> Given:
     values = [getattr(arguments, name) for name in arguments.__struct_fields__]
     if store_call.name == "records.insert":
         # Built for number 0, they are rebuilt for the numbers they get.
-        values = [[numbered(decode(row.body), row.text) for row in values[0]]]
+        values = [[number_record(decode(row.body), row.text) for row in values[0]]]
     gave = store_call.method(call.store)(*values)
     return Given(list(gave) if isinstance(gave, collections.abc.Iterator) else gave)
 
@@ -255,7 +255,7 @@ class HttpStore(ClosingStore, _Part, log.Forking):
 
     def __init__(self, url: str, key: str = "", timeout_s: float = 60.0) -> None:
         super().__init__()
-        with needed("the client is not installed", "send"):
+        with needs_extra("the client is not installed", "send"):
             import httpx
         if not url.startswith(("http://", "https://")):
             raise CallError(f"{url!r} is no address of a service", hint="Write http://127.0.0.1:8765")

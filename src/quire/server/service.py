@@ -24,7 +24,7 @@ from quire.errors import CallError, ConflictError, NotFound, QuireError
 from quire.log import now_ms, off_loop
 from quire.log.store import DEFAULT_TENANT, RecordFilter, Store, check_tenant, is_server, tenant_file
 from quire.records.record import decode, draft, number
-from quire.records.store import numbered
+from quire.records.store import number_record
 from quire.send.events import STATE as PARTIAL
 from quire.send.transport import page_refusal
 from quire.server import HttpRefusal, Recent, Route, RouteCall
@@ -178,7 +178,7 @@ class Service:
             self.needs_keys = await off_loop(self._has_keys)
         return self.needs_keys
 
-    def opened(self, name: str) -> Tenant | None:
+    def open_tenant(self, name: str) -> Tenant | None:
         """A tenant that was asked for before: nothing has to be opened for it."""
         return self._tenants.get(name)
 
@@ -293,7 +293,7 @@ class Service:
         if self._notes % 1000 == 1:
             self._service_store.records.purge(now_ms())
         record = draft(_ONCE, note, tags=[mark], ttl_s=_REMEMBERED_S, now=now_ms())
-        self._service_store.records.insert([numbered(record)])
+        self._service_store.records.insert([number_record(record)])
 
 
 @contextmanager
@@ -359,7 +359,7 @@ class Keys:
         record = draft(
             _SCHEMA, {"name": name, "tenant": check_tenant(tenant)}, tags=[f"sha256:{sha256_hex(key)}"], now=now
         )
-        self._store.records.insert([numbered(record)])
+        self._store.records.insert([number_record(record)])
         return key
 
     def list(self) -> list[ApiKey]:

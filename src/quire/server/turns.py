@@ -162,7 +162,7 @@ class Turns:
         began: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._carry_out(began, call, entries, body))
         turn = self._running[key] = RunningTurn(began, task)
-        task.add_done_callback(lambda task: self._ended(key, task))
+        task.add_done_callback(lambda task: self._end(key, task))
         either: set[asyncio.Future[Any]] = {began, task}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not began.done():
@@ -170,7 +170,7 @@ class Turns:
             await task  # raises why it could not begin
         return turn
 
-    def _ended(self, key: tuple[str, str], task: asyncio.Task[TurnOutcome]) -> None:
+    def _end(self, key: tuple[str, str], task: asyncio.Task[TurnOutcome]) -> None:
         del self._running[key]
         if not task.cancelled():
             task.exception()  # the caller has received the error, or has left

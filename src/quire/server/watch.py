@@ -28,15 +28,15 @@ from quire import providers
 from quire.archive.stored_conversations import url_model
 from quire.audit import Grouping, SentCall, Verdict, WatchedConversation, call_of, is_body
 from quire.audit.causes import NOTHING_CHANGED, Side, agrees
-from quire.errors import FormatError, QuireError, needed
+from quire.errors import FormatError, QuireError, needs_extra
 from quire.log import OWNER_ALONE
 from quire.providers.explain import diagnosis_of
 from quire.providers.incoming import bytes_of
 from quire.providers.models import format_name
-from quire.providers.prefix import written
+from quire.providers.prefix import write_value
 from quire.providers.usage import known_cost
 from quire.providers.wires import wire_of
-from quire.send.transport import SseReader, decoded
+from quire.send.transport import SseReader, decode_event
 from quire.server import Recent
 from quire.server.mend import FittedRequest, Mended, Savings
 from quire.values import Json, JsonObject
@@ -85,7 +85,7 @@ class WatchedExchange:
         self.status, self.reply_headers = 200, {"content-type": "text/event-stream"}
         self.piece(b"data: " + frame.encode() + b"\n\n")
 
-    def answered(self) -> WatchedExchange:
+    def as_answered(self) -> WatchedExchange:
         """What went by until now, as it stands; this one is about to be sent on once more."""
         before = copy.copy(self)
         self.at_ms, self.status, self.reply, self.whole = int(time.time() * 1000), 0, bytearray(), False
@@ -189,7 +189,7 @@ class Watched(msgspec.Struct, frozen=True):
         }
 
 
-class _Followed(msgspec.Struct):
+class _FollowedConversation(msgspec.Struct):
     """A conversation that may go on: its newest requests, and the last one as the application sent it, by its hash."""
 
     conversation: WatchedConversation
@@ -226,7 +226,7 @@ class CacheWatcher:
         self._count = 0
         # What OpenAI's servers hold of conversations, so that a request which names it alone is read whole.
         self._items: Recent[str, Sequence[JsonObject]] = Recent(1_000)
-        self._followed: Recent[int, _Followed] = Recent(
+        self._followed: Recent[int, _FollowedConversation] = Recent(
             most,
             _MOST_FOLLOWED,
             lambda followed: followed.size,
@@ -376,8 +376,8 @@ class CacheWatcher:
         if conversation.name == call.source:
             conversation.name = f"conversation {self.grouping.count}"
         # The size is that of what is kept: it may have come compressed, or as the end of what the provider holds.
-        before = self._followed.get(id(conversation)) or _Followed(conversation, deque(maxlen=200))
-        followed = msgspec.structs.replace(before, size=len(written(call.body)))
+        before = self._followed.get(id(conversation)) or _FollowedConversation(conversation, deque(maxlen=200))
+        followed = msgspec.structs.replace(before, size=len(write_value(call.body)))
         self._followed[id(conversation)] = followed
         digest = hashlib.sha256(exchange.given).digest()
         retry = _is_retry(followed, digest, exchange, reading.whole)
@@ -417,7 +417,7 @@ def _drop_half_line(file: IO[bytes]) -> None:
         file.truncate(start)
 
 
-def _is_retry(followed: _Followed, digest: bytes, exchange: WatchedExchange, whole: bool) -> bool:
+def _is_retry(followed: _FollowedConversation, digest: bytes, exchange: WatchedExchange, whole: bool) -> bool:
     """Whether the newest request of a conversation is sent again because its reply never came whole."""
     counted = exchange.headers.get("x-stainless-retry-count", "0")
     again = followed.last == digest and (not followed.last_whole or counted not in ("", "0"))
@@ -528,7 +528,7 @@ def events_in(data: bytes, speaks: str) -> Iterator[JsonObject]:
     sse = SseReader()
     for frame in (*sse.feed(data), *sse.finish()):
         with contextlib.suppress(QuireError):
-            event = decoded(frame, speaks)
+            event = decode_event(frame, speaks)
             if isinstance(event, dict):
                 yield event
 
@@ -572,14 +572,14 @@ def plain(data: bytes, coding: str, cut: bool = False) -> bytes:
 
 
 def _brotli(data: bytes) -> bytes:
-    with needed("brotli is not installed", "proxy"):
+    with needs_extra("brotli is not installed", "proxy"):
         import brotli
     unpacked: bytes = brotli.Decompressor().process(data, output_buffer_limit=_MOST_PLAIN + 1)
     return unpacked
 
 
 def _zstd(data: bytes) -> bytes:
-    with needed("zstandard is not installed", "proxy"):
+    with needs_extra("zstandard is not installed", "proxy"):
         import zstandard
     return zstandard.ZstdDecompressor().stream_reader(data).read(_MOST_PLAIN + 1)
 

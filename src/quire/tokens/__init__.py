@@ -213,7 +213,7 @@ class Media(msgspec.Struct, frozen=True):
         """What can be read of it as it is."""
         if self.words or not self.data or not _TEXT_TYPES.match(self.type):
             return self.words
-        return _decoded(self.data).decode(errors="replace")
+        return _decode(self.data).decode(errors="replace")
 
     def tokens(self) -> int:
         """What its bytes count for, beside the text."""
@@ -221,7 +221,7 @@ class Media(msgspec.Struct, frozen=True):
             return 0
         if self.type.startswith("image/") or not self.data:
             return IMAGE_TOKENS
-        data = _decoded(self.data)
+        data = _decode(self.data)
         if self.type.startswith("audio/"):
             # A WAV file says how many bytes a second has.
             rate = int.from_bytes(data[28:32], "little") if data.startswith(b"RIFF") else 0
@@ -272,7 +272,7 @@ def _of_source(source: JsonObject, prefix: str, form: str) -> Media:
     return Media(type, str(source.get("data") or source.get("bytes") or ""), form)
 
 
-def _decoded(data: str) -> bytes:
+def _decode(data: str) -> bytes:
     try:
         return base64.b64decode(data + "=" * (-len(data) % 4), altchars=b"-_" if "-" in data or "_" in data else None)
     except ValueError:

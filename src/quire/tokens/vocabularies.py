@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from quire.errors import FormatError, needed
+from quire.errors import FormatError, needs_extra
 from quire.values import NOT_UTF8_HINT, Count
 
 # `exact` is claimed only where the vocabulary of that very model is public and at hand; everything else is an
@@ -49,7 +49,7 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
 
     def count(self, text: str) -> int:
         try:
-            tokens = _counted(self.vocabulary, text)
+            tokens = _count_cached(self.vocabulary, text)
         except UnicodeEncodeError as error:
             raise FormatError(
                 f"text holds a lone surrogate ({error.object[error.start]!r})", hint=NOT_UTF8_HINT
@@ -208,7 +208,7 @@ def extra_installed() -> bool:
 
 # A text that was made to fit is counted by whoever made it, and by those who place it.
 @functools.lru_cache(maxsize=128)
-def _counted(vocabulary: str, text: str) -> int:
+def _count_cached(vocabulary: str, text: str) -> int:
     return _counting(vocabulary)(text)
 
 
@@ -220,7 +220,7 @@ def _counting(name: str) -> Callable[[str], int]:
 
         native: Callable[[str], int] = getattr(openai, name)().count
         return native
-    with needed(f"the vocabulary {name} is not installed", "tokenizers"):
+    with needs_extra(f"the vocabulary {name} is not installed", "tokenizers"):
         from splintr import Tokenizer
     # `ordinary`: a special token spelled out in the text must not become one.
     encode: Callable[[str], list[int]] = Tokenizer.from_pretrained(name).encode_ordinary

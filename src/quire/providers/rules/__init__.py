@@ -19,7 +19,7 @@ import msgspec
 
 from quire.errors import CallError, RuleError, nearest
 from quire.providers.models import data, provider_facts
-from quire.providers.prefix import Walk, written
+from quire.providers.prefix import Walk, write_value
 from quire.providers.rules.check import (
     Check,
     Conversation,
@@ -32,7 +32,7 @@ from quire.providers.rules.check import (
     at,
     conversation,
     errors,
-    found,
+    finding,
     heads,
     make_check,
     turn_at,
@@ -127,7 +127,7 @@ class GrowingCheck:
 
     def checked(self) -> Checked:
         """The messages of the newest request that passed, behind a name for what they were checked for."""
-        return _named(self._ground), self._clean
+        return _ground_hash(self._ground), self._clean
 
     def of(self, request: Request) -> list[Finding]:
         """What is wrong with the next request."""
@@ -139,7 +139,7 @@ class GrowingCheck:
             return list(dict.fromkeys(self._findings(check, lines)))
         except RecursionError:
             self._ground = None
-            return [found("B.json", "$", problem="nested too deeply")]
+            return [finding("B.json", "$", problem="nested too deeply")]
 
     def _begin(self, sequels: Iterable[Callable[[], Sequel]]) -> None:
         # Earlier messages by object identity: one that only moved is not read and hashed again.
@@ -166,7 +166,7 @@ class GrowingCheck:
         lines = lines[len(lines) - len(messages) :] if len(lines) >= len(messages) else ()
         if ground != self._ground or not self._stands(changed, messages, lines):
             if ground != self._ground:
-                self._clean = self._checked_before[1] if self._checked_before[0] == _named(ground) else {}
+                self._clean = self._checked_before[1] if self._checked_before[0] == _ground_hash(ground) else {}
                 self._turns, self._names = [], []
             self._begin(() if self._shape_only else wire.rules.along)
             self._ground, self._around, changed = ground, None, []
@@ -197,12 +197,12 @@ class GrowingCheck:
         turn, name = self._before.get(id(value)) or (turn_at(check.info.wire, value, place, self._walk), b"")
         turn = turn.at(place)
         # A finding may depend on whether a message is the first, and on no other place.
-        name = (name or hashlib.sha256(written(value)).digest()) if place else b""
+        name = (name or hashlib.sha256(write_value(value)).digest()) if place else b""
         wrong: list[Finding] = []
         marks: list[Mark] = []
         size = self._clean_before.get(name, 0)
         if not size:
-            size, wrong = _encoded(value, turn.path)
+            size, wrong = _encode(value, turn.path)
             wrong += wire.rules.message(check, turn)
             if not self._shape_only and (turn.raw or wire.rules.bare_texts):
                 wrong += wire.rules.turn(check, turn)
@@ -223,11 +223,11 @@ class GrowingCheck:
         """The check with all that is around the messages and in them."""
         if around != self._around:
             self._head = Conversation(*heads(check.body, check.info.wire))
-            self._head_size, wrong = _encoded(around, "$")
+            self._head_size, wrong = _encode(around, "$")
             headed = msgspec.structs.replace(check, conversation=self._head)
             wrong += wire.rules.body(headed)
             if not self._shape_only:
-                wrong += (*wire.rules.head(headed), *_accepted(headed))
+                wrong += (*wire.rules.head(headed), *_check_fields(headed))
             self._around, self._head_findings = around, wrong
         marks = [mark for place in sorted(self._marks) for mark in self._marks[place]]
         conversation = msgspec.structs.replace(self._head, messages=self._turns, marks=marks)
@@ -237,7 +237,7 @@ class GrowingCheck:
         )
 
 
-def _named(ground: object) -> str:
+def _ground_hash(ground: object) -> str:
     """A hash of what findings in messages depend on: the model, and the body without its messages."""
     return hashlib.sha256(repr(ground).encode(errors="backslashreplace")).hexdigest() if ground else ""
 
@@ -292,12 +292,12 @@ def _check(
     return make_check(request, provider_name, model, memory, headers)
 
 
-def _encoded(value: Json, path: str) -> tuple[int, list[Finding]]:
+def _encode(value: Json, path: str) -> tuple[int, list[Finding]]:
     """The size of a value as it goes over the wire, and what in it is no JSON."""
     try:
         encoded = msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError) as error:
-        problem = found("B.json", path, problem=f"not JSON text: {error}")
+        problem = finding("B.json", path, problem=f"not JSON text: {error}")
     else:
         # What is no number is written as null.
         return len(encoded), list(_no_numbers(value, path)) if b"null" in encoded else []
@@ -318,13 +318,13 @@ def _no_numbers(value: Json, path: str) -> Iterator[Finding]:
         elif isinstance(value, list | tuple):
             waiting += [(f"{place}[{index}]", inner) for index, inner in enumerate(value)]
         elif isinstance(value, float) and not math.isfinite(value):
-            yield found("B.json", place, problem=f"{where(place)}: {value} is no number that JSON has")
+            yield finding("B.json", place, problem=f"{where(place)}: {value} is no number that JSON has")
 
 
 # What a model takes, by the model table: its name, media, effort levels, roles; and fields that nobody knows.
 
 
-def _accepted(check: Check) -> Iterator[Finding]:
+def _check_fields(check: Check) -> Iterator[Finding]:
     """What the model table and the list of fields tell of a request, its messages aside."""
     yield from _fields(check)
     if check.model_named:
@@ -343,7 +343,7 @@ def _accepted_in(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from _media(check, turn)
     if not check.info.features.system_role and turn.raw.get("role") in ("system", "developer"):
         place = turn.path.removeprefix("$.")
-        yield found("B.role", f"{turn.path}.role", place=place, role=turn.raw["role"])
+        yield finding("B.role", f"{turn.path}.role", place=place, role=turn.raw["role"])
 
 
 def _name(check: Check) -> Iterator[Finding]:
@@ -353,7 +353,7 @@ def _name(check: Check) -> Iterator[Finding]:
         return
     rows = data("models")["models"].get(info.provider, {})
     near = nearest(info.model, rows)
-    yield found("B.model", "$.model", near and "near", sure=False, name=info.model, provider=info.provider, near=near)
+    yield finding("B.model", "$.model", near and "near", sure=False, name=info.model, provider=info.provider, near=near)
 
 
 def _effort(check: Check, levels_at: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
@@ -361,7 +361,7 @@ def _effort(check: Check, levels_at: Iterable[tuple[str, Json]]) -> Iterator[Fin
     for path, level in levels_at:
         if levels and isinstance(level, str) and level not in levels:
             # Of a model that is not listed only its family is known.
-            yield found("B.effort", path, sure=check.info.known, level=level, levels=", ".join(levels))
+            yield finding("B.effort", path, sure=check.info.known, level=level, levels=", ".join(levels))
 
 
 # The kind of media that a block holds, by its type.
@@ -384,10 +384,10 @@ def _media(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     takes, info = check.info.features.media, check.info
     if takes is None:
         return
-    for path, place, block in _enclosed(check, turn):
+    for path, place, block in _enclosed_blocks(check, turn):
         kind = _audio_or_video(block) or place
         if kind not in takes:
-            yield found(
+            yield finding(
                 "B.media", path, kind=kind, model=f"{info.provider}:{info.model}", takes=", ".join(takes) or "text"
             )
         else:
@@ -405,7 +405,7 @@ def _audio_or_video(block: JsonObject) -> str:
     return next((match[1] for words in texts if (match := _AUDIO_OR_VIDEO.fullmatch(words))), "")
 
 
-def _enclosed(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonObject]]:
+def _enclosed_blocks(check: Check, turn: TurnMessage) -> Iterator[tuple[str, str, JsonObject]]:
     """Everything in a message that is no text: its path, its kind, and the block itself."""
     rules = wire_of(check.info.wire).rules
     waiting: list[tuple[str, Json]] = [(turn.path, turn.value)]
@@ -442,7 +442,7 @@ def _fields(check: Check) -> Iterator[Finding]:
         by_maker = check.info.provider == wire.removesuffix("-chat").removesuffix("-responses")
         if slip or by_maker:
             path = at("$", str(name))
-            yield found("B.field", path, near and "near", sure=slip and by_maker, name=name, near=near)
+            yield finding("B.field", path, near and "near", sure=slip and by_maker, name=name, near=near)
 
 
 def _is_slip_of_any(name: str) -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # a list of requests (`complete=False`): it can tell that something changed, not that something is foreign.
 
 
-class Issued(msgspec.Struct, frozen=True):
+class IssuedBlock(msgspec.Struct, frozen=True):
     """One signed block: the prefix before it, its own content, and the signatures of its whole reply."""
 
     prefix: str
@@ -38,14 +38,14 @@ class ServerMemory:
     def __init__(self, *, complete: bool = True, enforce: bool = True) -> None:
         self.complete = complete
         self.enforce = enforce
-        self.signed: dict[str, Issued] = {}
+        self.signed: dict[str, IssuedBlock] = {}
         # Compaction blocks: signature -> content. Gemini's parts: signature -> content.
         self.sealed: dict[str, str] = {}
         # OpenAI's items: function_call id -> its reasoning's id; reasoning id -> its follower's id.
         self.reasoning_of: dict[str, str] = {}
         self.follower_of: dict[str, str] = {}
 
-    def sign(self, signature: str, issued: Issued) -> None:
+    def sign(self, signature: str, issued: IssuedBlock) -> None:
         """Remember a block; the first one to carry a signature stays."""
         self.signed.setdefault(signature, issued)
 
@@ -341,7 +341,7 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.severity == "error"]
 
 
-def found(row: str, path: str, case: str = "", *, sure: bool = True, **details: Json) -> Finding:
+def finding(row: str, path: str, case: str = "", *, sure: bool = True, **details: Json) -> Finding:
     """A finding of a row of the table, or of one of its cases; `details` fill in its texts.
 
     {where} is the place as providers write it. What is not `sure` to be refused is advice.

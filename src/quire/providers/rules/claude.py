@@ -27,8 +27,8 @@ from quire.providers.rules.check import (
     WireRules,
     conversation,
     each,
+    finding,
     fingerprint,
-    found,
     limit,
     where,
 )
@@ -40,7 +40,7 @@ def size(check: Check) -> Iterator[Finding]:
     """Row 20: the body as it goes over the wire."""
     most = limit("anthropic_bytes")
     if check.size > most:
-        yield found("B2.20", "$", size=check.size, most=most)
+        yield finding("B2.20", "$", size=check.size, most=most)
 
 
 def sampling(check: Check) -> Iterator[Finding]:
@@ -52,7 +52,7 @@ def sampling(check: Check) -> Iterator[Finding]:
         value = check.body.get(name)
         if value is not None:
             # Whether the usual value is refused too is not established.
-            yield found("B.sampling", f"$.{name}", sure=value != usual, name=name)
+            yield finding("B.sampling", f"$.{name}", sure=value != usual, name=name)
 
 
 def prewarm(check: Check) -> Iterator[Finding]:
@@ -68,7 +68,7 @@ def prewarm(check: Check) -> Iterator[Finding]:
     }
     for name, clash in clashes.items():
         if clash:
-            yield found("A3.prewarm", f"$.{name}", with_=name)
+            yield finding("A3.prewarm", f"$.{name}", with_=name)
 
 
 class Beta(msgspec.Struct, frozen=True):
@@ -87,9 +87,9 @@ def betas(check: Check, uses: Iterable[Beta]) -> Iterator[Finding]:
             continue
         if use.feature == "block_binding":
             kind = as_text(value_at(check.body, "thinking", "type"))
-            yield found("B2.13", use.path, beta=beta, type=kind)
+            yield finding("B2.13", use.path, beta=beta, type=kind)
         elif check.betas is not None:
-            yield found("B.beta", use.path, beta=beta)
+            yield finding("B.beta", use.path, beta=beta)
 
 
 def betas_around(body: JsonObject) -> Iterator[Beta]:
@@ -112,7 +112,7 @@ def betas_in(turn: TurnMessage) -> Iterator[Beta]:
         yield Beta("inline_tools" if inline else "tool_changes", block.path)
 
 
-def unverified(check: Check) -> Iterator[Unchecked]:
+def unverified_blocks(check: Check) -> Iterator[Unchecked]:
     """What needs the replies that issued it."""
     kinds = {block.type for message in check.conversation.messages for block in message.blocks}
     if kinds & {"thinking", "redacted_thinking"} and check.memory is None:
@@ -158,7 +158,7 @@ def too_many(check: Check, found_marks: list[Mark]) -> Iterator[Finding]:
     """Row 6, at the first mark too many."""
     most = check.info.cache.max_breakpoints
     if 0 < most < len(found_marks):
-        yield found("B2.6", found_marks[most].path, most=most, found=len(found_marks))
+        yield finding("B2.6", found_marks[most].path, most=most, found=len(found_marks))
 
 
 def out_of_order(found_marks: list[Mark]) -> Iterator[Finding]:
@@ -166,7 +166,7 @@ def out_of_order(found_marks: list[Mark]) -> Iterator[Finding]:
     short = False
     for mark in found_marks:
         if mark.ttl == "1h" and short:
-            yield found("B2.7", mark.path)
+            yield finding("B2.7", mark.path)
             return
         short = short or mark.ttl != "1h"
 
@@ -183,27 +183,27 @@ def _all_blocks(blocks: Iterable[TurnBlock]) -> Iterator[TurnBlock]:
         yield block
 
 
-def misplaced(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
+def misplaced_marks(blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
     """A3: marks on what cannot be marked, and a mark's own fields."""
     for block in _all_blocks(blocks):
         mark = block.raw.get("cache_control")
         if mark is not None and block.type in turns.THINKING:
-            yield found("A3.markable", block.path)
+            yield finding("A3.markable", block.path)
         elif isinstance(mark, dict):
             yield from mark_fields(mark, f"{block.path}.cache_control")
         elif block.type == "cache_point" and "point" in block.raw:
             yield from mark_fields(as_object(block.raw["point"]), f"{block.path}.cachePoint", "default")
         for path, citation in objects_at(block.raw.get("citations"), f"{block.path}.citations"):
             if citation.get("cache_control") is not None:
-                yield found("A3.markable", path)
+                yield finding("A3.markable", path)
 
 
 def misplaced_in(turn: TurnMessage) -> Iterator[Finding]:
     """A3 in a message; one that passes cannot be marked at all."""
-    yield from misplaced(turn.blocks)
+    yield from misplaced_marks(turn.blocks)
     if _is_passing(turn):
         marked = (block for block in turn.blocks if block.raw.get("cache_control") is not None)
-        yield from (found("A3.markable", block.path) for block in marked)
+        yield from (finding("A3.markable", block.path) for block in marked)
 
 
 def _is_passing(message: TurnMessage) -> bool:
@@ -215,20 +215,20 @@ def mark_fields(mark: JsonObject, path: str, kind: str = "ephemeral") -> Iterato
     """A mark's own fields: its type and its life."""
     for name, values in (("type", (kind,)), ("ttl", (None, *TTLS))):
         if mark.get(name) not in values:
-            yield found("A3.mark", path, name, value=mark.get(name), type=kind, ttls=" or ".join(TTLS))
+            yield finding("A3.mark", path, name, value=mark.get(name), type=kind, ttls=" or ".join(TTLS))
 
 
 def _top_level(check: Check, explicit: list[Mark], ttl: str) -> Iterator[Finding]:
     """Row 8 and A3: the mark goes to the last block that can carry one."""
     if check.via_bedrock and check.info.features.legacy_bedrock:
-        yield found("A3.top-level", "$.cache_control", "bedrock")
+        yield finding("A3.top-level", "$.cache_control", "bedrock")
         return
     target = _target(check.conversation)
     mark = as_object(target.raw.get("cache_control")) if target else {}
     if mark and ttl_of(mark) != ttl:
-        yield found("B2.8", "$.cache_control", top=ttl, block=ttl_of(mark))
+        yield finding("B2.8", "$.cache_control", top=ttl, block=ttl_of(mark))
     elif not mark and len(explicit) >= check.info.cache.max_breakpoints > 0:
-        yield found("A3.top-level", "$.cache_control", "full", most=len(explicit), found=len(explicit) + 1)
+        yield finding("A3.top-level", "$.cache_control", "full", most=len(explicit), found=len(explicit) + 1)
     elif not mark and target:
         # Only a finding of its own: marks among themselves are looked at by `out_of_order`.
         findings = out_of_order([*explicit, Mark("$.cache_control", ttl)])
@@ -255,10 +255,10 @@ _ends = each(turns.prefill, turns.thinking)
 
 def _head(check: Check) -> Iterator[Finding]:
     yield from turns.blank_texts(check, check.conversation.system)
-    yield from misplaced((*check.conversation.tools, *check.conversation.system))
+    yield from misplaced_marks((*check.conversation.tools, *check.conversation.system))
     yield from betas(check, betas_around(check.body))
     mode, choice = as_object(check.body.get("thinking")), as_object(check.body.get("tool_choice"))
-    yield from turns.forced(check, choice.get("type"), "$.tool_choice", mode)
+    yield from turns.forced_tools(check, choice.get("type"), "$.tool_choice", mode)
     yield from turns.modes(check, mode, "$.thinking", check.body.get("max_tokens"))
     yield from turns.names(turns.tool_names(check.conversation.tools))
     yield from turns.unique(turns.tool_names(check.conversation.tools))
@@ -270,13 +270,13 @@ def _head(check: Check) -> Iterator[Finding]:
 def _turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from turns.speakers(turn)
     yield from misplaced_in(turn)
-    yield from turns.unsigned(check, turn)
+    yield from turns.unsigned_thinking(check, turn)
     yield from betas(check, betas_in(turn))
     yield from turns.names(turns.tool_names(turn.of("tool_use")))
     yield from turns.version(check, turn)
 
 
-def _issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
+def _remember_issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     content = as_objects(reply.get("content"))
     turns.remember_reply(memory, body, content, "anthropic")
     for block in content:
@@ -284,8 +284,8 @@ def _issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
             memory.sealed.setdefault(block["signature"], fingerprint(block))
 
 
-def _unchecked(check: Check) -> Iterator[Unchecked]:
-    yield from unverified(check)
+def _unchecked_rules(check: Check) -> Iterator[Unchecked]:
+    yield from unverified_blocks(check)
     uses = (use for turn in check.conversation.messages for use in betas_in(turn))
     around = (use for use in betas_around(check.body) if use.feature != "block_binding")
     if check.betas is None and any(chain(around, uses)):
@@ -302,9 +302,9 @@ ANTHROPIC_RULES = WireRules(
     along=(turns.Pairs, turns.CallIds, turns.Blanks, turns.LateSystem, turns.Compaction),
     end=each(marks, _ends, size),
     marks=lambda turn: marks_in(turn.blocks),
-    issued=_issued,
+    issued=_remember_issued,
     observed=lambda memory, body: turns.remember(memory, conversation(body, "anthropic")),
-    unchecked=_unchecked,
+    unchecked=_unchecked_rules,
 )
 
 
@@ -386,7 +386,7 @@ class ToolsDefined(Sequel):
         block = next(iter(turn.of("tool_use", "tool_result")), None)
         if block is not None and not self._reported and check.body.get("toolConfig") is None:
             self._reported = True
-            yield found("B.converse", block.path, "tools")
+            yield finding("B.converse", block.path, "tools")
 
 
 def blank_blocks(blocks: Iterable[TurnBlock], sure: bool = True) -> Iterator[Finding]:
@@ -394,7 +394,7 @@ def blank_blocks(blocks: Iterable[TurnBlock], sure: bool = True) -> Iterator[Fin
     for block in blocks:
         words = block.raw.get("text")
         if block.type == "text" and isinstance(words, str) and not words.strip():
-            yield found("B2.35", block.path, sure=sure)
+            yield finding("B2.35", block.path, sure=sure)
 
 
 def empty_errors(turn: TurnMessage) -> Iterator[Finding]:
@@ -402,7 +402,7 @@ def empty_errors(turn: TurnMessage) -> Iterator[Finding]:
     for block in turn.of("tool_result"):
         texts = (part.get("text") for part in as_objects(block.raw.get("content")))
         if block.raw.get("is_error") and all(isinstance(words, str) and not words.strip() for words in texts):
-            yield found("B2.36", block.path)
+            yield finding("B2.36", block.path)
 
 
 class ConverseOrder(turns.Pairs):
@@ -413,11 +413,11 @@ class ConverseOrder(turns.Pairs):
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         if turn.role == "assistant" and not self._last:
-            yield found("B.converse", turn.path, "first", sure=not _is_claude(check))
+            yield finding("B.converse", turn.path, "first", sure=not _is_claude(check))
         if turn.role in ("user", "assistant"):
             if turn.role == self._last:
                 # Claude was seen to take two messages of the user.
-                yield found("B.converse", turn.path, "twice", sure=turn.role != "user" or not _is_claude(check))
+                yield finding("B.converse", turn.path, "twice", sure=turn.role != "user" or not _is_claude(check))
             self._last = turn.role
         yield from super().take(check, turn)
 
@@ -432,24 +432,24 @@ def converse_model(check: Check) -> Iterator[Finding]:
     extra = as_object(check.body.get("additionalModelRequestFields"))
     mode = as_object(extra.get("thinking"))
     kind = next((name for name in ("any", "tool") if choice.get(name) is not None), None)
-    yield from turns.forced(check, kind, "$.toolConfig.toolChoice", mode)
+    yield from turns.forced_tools(check, kind, "$.toolConfig.toolChoice", mode)
     most = value_at(check.body, "inferenceConfig", "maxTokens")
     yield from turns.modes(check, mode, "$.additionalModelRequestFields.thinking", most)
 
 
-def placed(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
+def media_places(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
     """Where Converse's models differ: what lies in S3, and videos that a tool returns."""
     source = as_object(block.get("source"))
     returned = kind == "document" and "toolResult" in path
     if _is_claude(check) and source.get("s3Location") is not None and not returned:
-        yield found("B.place", f"{path}.source.s3Location", "s3", block=where(path))
+        yield finding("B.place", f"{path}.source.s3Location", "s3", block=where(path))
     elif kind == "video" and "toolResult" in path:
-        yield found("B.place", path, "video", message=where(path.split(".content")[0]))
+        yield finding("B.place", path, "video", message=where(path.split(".content")[0]))
 
 
 def _converse_head(check: Check) -> Iterator[Finding]:
     yield from blank_blocks(check.conversation.system)
-    yield from misplaced((*check.conversation.tools, *check.conversation.system))
+    yield from misplaced_marks((*check.conversation.tools, *check.conversation.system))
     defined = [block for block in check.conversation.tools if block.type == "custom"]
     yield from turns.names((f"{block.path}.toolSpec.name", block.raw.get("name")) for block in defined)
     if _is_claude(check):
@@ -461,11 +461,11 @@ def _converse_turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     # What a model said without a word is taken back by most.
     yield from blank_blocks(turn.blocks, sure=turn.role != "assistant")
     yield from empty_errors(turn)
-    yield from misplaced(turn.blocks)
+    yield from misplaced_marks(turn.blocks)
     called = turn.of("tool_use")
     yield from turns.names((f"{block.path}.toolUse.name", as_text(block.raw.get("name"))) for block in called)
     if _is_claude(check):
-        yield from turns.unsigned(check, turn)
+        yield from turns.unsigned_thinking(check, turn)
 
 
 class ConverseLateSystem(turns.LateSystem):
@@ -486,10 +486,10 @@ CONVERSE_RULES = WireRules(
     block=converse_block,
     marks=lambda turn: marks_in(turn.blocks),
     media_fields=MEDIA,
-    placed=placed,
+    placed=media_places,
     issued=lambda memory, body, reply: turns.remember_reply(
         memory, body, value_at(reply, "output", "message", "content"), "bedrock"
     ),
     observed=lambda memory, body: turns.remember(memory, conversation(body, "bedrock")),
-    unchecked=unverified,
+    unchecked=unverified_blocks,
 )

@@ -17,15 +17,15 @@ from quire.providers.rules.check import (
     Check,
     Conversation,
     Finding,
-    Issued,
+    IssuedBlock,
     Sequel,
     ServerMemory,
     TurnBlock,
     TurnMessage,
     chain,
     conversation,
+    finding,
     fingerprint,
-    found,
     limit,
     where,
 )
@@ -77,7 +77,7 @@ class Pairs(Sequel):
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         if turn.role == "assistant":
             if self._role != "assistant":
-                yield from self._unanswered()
+                yield from self._unanswered_calls()
                 self._calls, self._answered_ids = [], set()
             self._calls += turn.of("tool_use")
         elif turn.role == "user":
@@ -93,25 +93,25 @@ class Pairs(Sequel):
     def end(self, check: Check) -> Iterator[Finding]:
         # A compaction request that stops behind a call breaks row 19.
         if self._role != "assistant" or not check.body.get("compaction"):
-            yield from self._unanswered()
+            yield from self._unanswered_calls()
 
     def _result(self, block: TurnBlock) -> Iterator[Finding]:
         if block.type == "tool_result":
             id = as_text(block.raw.get("tool_use_id"))
             if self._waiting[id] < 1 and not self._elsewhere:
                 row, case = self.unasked
-                yield found(row, block.path, case, id=id or "(no id)")
+                yield finding(row, block.path, case, id=id or "(no id)")
             if self._others:
-                yield found("B2.3", block.path)
+                yield finding("B2.3", block.path)
             self._waiting[id] -= 1
             self._answered_ids.add(id)
         self._others = self._others or block.type not in ("tool_result", "cache_point")
 
-    def _unanswered(self) -> Iterator[Finding]:
+    def _unanswered_calls(self) -> Iterator[Finding]:
         row, case = self.unanswered
         for call in self._calls:
             if as_text(call.raw.get("id")) not in self._answered_ids:
-                yield found(row, call.path, case, id=as_text(call.raw.get("id")) or "(no id)")
+                yield finding(row, call.path, case, id=as_text(call.raw.get("id")) or "(no id)")
 
 
 class CallIds(Sequel):
@@ -124,9 +124,9 @@ class CallIds(Sequel):
         for use in turn.of("tool_use"):
             id = as_text(use.raw.get("id"))
             if id and not re.fullmatch(limit("tool_id"), id):
-                yield found("B2.1b", f"{use.path}.id", "letters", pattern=limit("tool_id"))
+                yield finding("B2.1b", f"{use.path}.id", "letters", pattern=limit("tool_id"))
             elif id in self._ids:
-                yield found("B2.1b", f"{use.path}.id", "twice", block=where(use.path), id=id)
+                yield finding("B2.1b", f"{use.path}.id", "twice", block=where(use.path), id=id)
             self._ids.add(id)
 
 
@@ -150,7 +150,7 @@ def names(names_at: Iterable[tuple[str, Json]], row: str = "B2.17", allowed: str
     pattern = limit(allowed)
     for path, name in names_at:
         if isinstance(name, str) and not re.fullmatch(pattern, name):
-            yield found(row, path, name=name, pattern=pattern, most=limit("tool_name_length"))
+            yield finding(row, path, name=name, pattern=pattern, most=limit("tool_name_length"))
 
 
 def unique(names_at: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
@@ -158,7 +158,7 @@ def unique(names_at: Iterable[tuple[str, Json]]) -> Iterator[Finding]:
     names_before: set[str] = set()
     for path, name in names_at:
         if isinstance(name, str) and name in names_before:
-            yield found("B.tool-unique", path, name=name)
+            yield finding("B.tool-unique", path, name=name)
         if isinstance(name, str):
             names_before.add(name)
 
@@ -191,9 +191,9 @@ def version(check: Check, turn: TurnMessage) -> Iterator[Finding]:
         return
     for block in turn.blocks:
         if block.type == "document" and turn.role == "assistant":
-            yield found("B.version", block.path, "document")
+            yield finding("B.version", block.path, "document")
         if block.type == "text" and turn.role == "user" and block.raw.get("citations"):
-            yield found("B.version", f"{block.path}.citations", "citations")
+            yield finding("B.version", f"{block.path}.citations", "citations")
 
 
 # Claude's texts: not empty, through Bedrock not blank, no cache mark on nothing (rows 4, 4b, 5).
@@ -219,9 +219,9 @@ class Blanks(Sequel):
 
 def _blank(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     if turn.raw.get("content") == [] and not turn.raw.get("output_config"):
-        yield found("B2.4", turn.path)
+        yield finding("B2.4", turn.path)
     if turn.raw.get("content") == "":
-        yield found("B2.4", f"{turn.path}.content")
+        yield finding("B2.4", f"{turn.path}.content")
     yield from blank_texts(check, turn.blocks)
 
 
@@ -233,9 +233,9 @@ def blank_texts(check: Check, blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
         for path, raw in texts:
             words = raw.get("text") if raw.get("type") == "text" else None
             if words == "":
-                yield found("B2.5" if raw.get("cache_control") else "B2.4", path)
+                yield finding("B2.5" if raw.get("cache_control") else "B2.4", path)
             elif isinstance(words, str) and not words.strip() and check.via_bedrock:
-                yield found("B2.4b", path)
+                yield finding("B2.4b", path)
 
 
 # Claude's thinking blocks go back unmodified, behind the prefix they are bound to (rows 10 to 12).
@@ -245,7 +245,7 @@ def blank_texts(check: Check, blocks: Iterable[TurnBlock]) -> Iterator[Finding]:
 THINKING = frozenset({"thinking", "redacted_thinking"})
 
 
-class Signed(msgspec.Struct, frozen=True):
+class SignedThinking(msgspec.Struct, frozen=True):
     """A thinking block of a request: its signature, what stands before it and what it holds."""
 
     key: str
@@ -255,12 +255,12 @@ class Signed(msgspec.Struct, frozen=True):
     content: str
 
 
-def unsigned(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+def unsigned_thinking(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     """Row 12: thinking without a signature."""
     # Local engines speak Anthropic's format but sign nothing.
     if check.info.features.signed_thinking:
         missing = (block for block in turn.of("thinking") if not as_text(block.raw.get("signature")))
-        yield from (found("B2.12", block.path) for block in missing)
+        yield from (finding("B2.12", block.path) for block in missing)
 
 
 def thinking(check: Check) -> Iterator[Finding]:
@@ -282,23 +282,23 @@ def _in_front(conversation: Conversation) -> Iterator[Finding]:
     blocks = [block for block in before.blocks if block.type != "cache_point"]
     called = next((block for block in blocks if block.type == "tool_use"), None)
     if called is not None and blocks[0].type not in THINKING:
-        yield found("B2.12b", called.path)
+        yield finding("B2.12b", called.path)
 
 
 def _against(check: Check, memory: ServerMemory, conversation: Conversation) -> Iterator[Finding]:
     latest = next((turn.index for turn in reversed(conversation.messages) if turn.role == "assistant"), None)
-    sent = list(signed(conversation))
+    sent = list(signed_thinking(conversation))
     modified = False
     for thought in sent:
         issued = memory.signed.get(thought.key)
         if issued is None:
             if memory.complete:
-                yield found("B2.12", thought.block.path)
+                yield finding("B2.12", thought.block.path)
         elif issued.content != thought.content:
             modified = modified or thought.message == latest
-            yield found("B2.10" if thought.message == latest else "B2.12", thought.block.path)
+            yield finding("B2.10" if thought.message == latest else "B2.12", thought.block.path)
         elif issued.prefix != thought.prefix and _is_bound(check, memory):
-            yield found("B2.11", thought.block.path)
+            yield finding("B2.11", thought.block.path)
     if not modified and latest is not None:
         keys = [thought.key for thought in sent if thought.message == latest]
         yield from _incomplete(memory, conversation.messages[latest], keys)
@@ -309,7 +309,7 @@ def _incomplete(memory: ServerMemory, message: TurnMessage, keys: list[str]) -> 
     replies = dict.fromkeys(memory.signed[key].reply for key in keys if key in memory.signed)
     expected = [key for reply in replies for key in reply]
     if expected and all(key in memory.signed for key in keys) and keys != expected:
-        yield found("B2.10", message.path)
+        yield finding("B2.10", message.path)
 
 
 def _is_bound(check: Check, memory: ServerMemory) -> bool:
@@ -322,7 +322,7 @@ def _is_bound(check: Check, memory: ServerMemory) -> bool:
     return bound == "always" or (bound == "by-account" and (memory.enforce or behavior is not None))
 
 
-def signed(conversation: Conversation) -> Iterator[Signed]:
+def signed_thinking(conversation: Conversation) -> Iterator[SignedThinking]:
     """Every signed thinking block of a conversation, with the hash of what stands before its turn."""
     heads = sum(block.type != "cache_point" for block in (*conversation.tools, *conversation.system))
     hashes = iter(list(chain(pieces(conversation)))[heads:])
@@ -337,19 +337,19 @@ def signed(conversation: Conversation) -> Iterator[Signed]:
                 role, before = message.role, prefix
             signature, hidden = as_text(block.raw.get("signature")), as_text(block.raw.get("data"))
             if block.type == "redacted_thinking" and hidden:
-                yield Signed(f"redacted:{hidden}", block, message.index, before, content)
+                yield SignedThinking(f"redacted:{hidden}", block, message.index, before, content)
             elif block.type == "thinking" and signature:
-                yield Signed(signature, block, message.index, before, content)
+                yield SignedThinking(signature, block, message.index, before, content)
 
 
 def remember(memory: ServerMemory, conversation: Conversation, *, since: int = 0) -> None:
     """Record the thinking blocks of a conversation's messages from `since` on as given out there."""
-    thoughts = (block for block in signed(conversation) if block.message >= since)
+    thoughts = (block for block in signed_thinking(conversation) if block.message >= since)
     for _, run in groupby(thoughts, key=lambda block: block.message):
         blocks = list(run)
         reply = tuple(block.key for block in blocks)
         for thought in blocks:
-            memory.sign(thought.key, Issued(thought.prefix, thought.content, reply))
+            memory.sign(thought.key, IssuedBlock(thought.prefix, thought.content, reply))
 
 
 def remember_reply(memory: ServerMemory, body: JsonObject, content: Json, wire: str) -> None:
@@ -370,9 +370,9 @@ def edits(check: Check) -> Iterator[Finding]:
     listed = list(objects_at(value_at(management, "edits"), "$.context_management.edits"))
     for index, (path, edit) in enumerate(listed):
         if as_text(edit.get("type")).startswith("clear_thinking") and index:
-            yield found("B2.18", path, "order")
+            yield finding("B2.18", path, "order")
     if check.body.get("compaction") and management:
-        yield found("B2.18", "$.compaction", "both")
+        yield finding("B2.18", "$.compaction", "both")
 
 
 class Compaction(Sequel):
@@ -388,9 +388,9 @@ class Compaction(Sequel):
             return
         for block in compactions:
             if self._compacted:
-                yield found("B2.19", block.path, "ambiguous")
+                yield finding("B2.19", block.path, "ambiguous")
             elif turn.index or turn.role == "system" or block is not turn.blocks[0]:
-                yield found("B2.19", block.path, "misplaced")
+                yield finding("B2.19", block.path, "misplaced")
             self._compacted = True
             yield from _verbatim(check.memory, block)
 
@@ -402,21 +402,21 @@ class Compaction(Sequel):
 def _verbatim(memory: ServerMemory | None, block: TurnBlock) -> Iterator[Finding]:
     signature = as_text(block.raw.get("signature"))
     if block.raw.get("content") == "":
-        yield found("B2.19", block.path, "empty")
+        yield finding("B2.19", block.path, "empty")
     elif memory is not None and signature in memory.sealed:
         if memory.sealed[signature] != fingerprint(block.raw):
-            yield found("B2.19", block.path, "changed")
+            yield finding("B2.19", block.path, "changed")
     elif memory is not None and memory.complete:
-        yield found("B2.19", block.path, "unsigned")
+        yield finding("B2.19", block.path, "unsigned")
 
 
 def _request(check: Check) -> Iterator[Finding]:
     role, blocks = last_turn(check.conversation.messages)
     kinds = [block.type for block in blocks]
     if not any(turn.blocks for turn in check.conversation.messages if turn.role in ("user", "assistant")):
-        yield found("B2.19", "$.messages", "nothing")
+        yield finding("B2.19", "$.messages", "nothing")
     elif role == "assistant" and ("tool_use" in kinds or kinds[-1:] == ["server_tool_use"]):
-        yield found("B2.19", check.conversation.messages[-1].path, "unfinished")
+        yield finding("B2.19", check.conversation.messages[-1].path, "unfinished")
 
 
 # What each model takes of turns: a prefill, late instructions, a forced tool, ways of thinking (rows 9, 14, 15, 16).
@@ -429,7 +429,7 @@ def prefill(check: Check) -> Iterator[Finding]:
         return
     if check.info.features.prefill:
         if not check.info.features.blank_prefill and ends_blank(messages[-1].raw):
-            yield found("B2.9", messages[-1].path, "space")
+            yield finding("B2.9", messages[-1].path, "space")
         return
     # A compaction request may end on the assistant; this token allows one prefill.
     if check.body.get("compaction") or check.body.get("fallback_credit_token"):
@@ -437,7 +437,7 @@ def prefill(check: Check) -> Iterator[Finding]:
     kinds = [block.type for block in last_turn(messages)[1]] or ["text"]
     # Text at the end would be continued; an unfinished server tool or a compaction is resumed, a call is row 1.
     if "tool_use" not in kinds and kinds[-1] in ("text", "thinking", "redacted_thinking", "image", "document"):
-        yield found("B2.9", messages[-1].path)
+        yield finding("B2.9", messages[-1].path)
 
 
 def ends_blank(message: JsonObject) -> bool:
@@ -459,17 +459,17 @@ class LateSystem(Sequel):
         self._before, self._waits = turn, False
         if before is not None and waited and turn.role != "assistant":
             # Where it parts nothing, the API has been seen to take it.
-            yield found("B2.14", before.path, "before", sure=False)
+            yield finding("B2.14", before.path, "before", sure=False)
         if turn.role != "system":
             return
         if check.model_named and not check.info.features.late_system:
-            yield found("B2.14", turn.path, "model", sure=check.info.known)
+            yield finding("B2.14", turn.path, "model", sure=check.info.known)
         elif before is None:
-            yield found("B2.14", turn.path, "first")
+            yield finding("B2.14", turn.path, "first")
         elif before.of("tool_use") and before.role == "assistant":
-            yield found("B2.14", turn.path, "between")
+            yield finding("B2.14", turn.path, "between")
         elif before.role != "user" and not _ends_in_server_result(before):
-            yield found("B2.14", turn.path, "after", sure=False)
+            yield finding("B2.14", turn.path, "after", sure=False)
         else:
             self._waits = True
 
@@ -479,11 +479,11 @@ def _ends_in_server_result(turn: TurnMessage) -> bool:
     return turn.role == "assistant" and last.endswith("_tool_result")
 
 
-def forced(check: Check, kind: object, path: str, thinking: JsonObject) -> Iterator[Finding]:
+def forced_tools(check: Check, kind: object, path: str, thinking: JsonObject) -> Iterator[Finding]:
     """Row 15: newer models choose their tools themselves; so does enabled thinking."""
     refused = check.model_named and kind not in check.info.features.tool_choice
     if kind in ("any", "tool") and (refused or thinking.get("type") == "enabled"):
-        yield found("B2.15", path, type=kind)
+        yield finding("B2.15", path, type=kind)
 
 
 def modes(check: Check, thinking: JsonObject, path: str, max_tokens: object) -> Iterator[Finding]:
@@ -495,7 +495,7 @@ def modes(check: Check, thinking: JsonObject, path: str, max_tokens: object) -> 
         case = "adaptive" if "adaptive" in allowed else "type"
         # Which models take other types than these the table does not say.
         sure = kind in ("enabled", "disabled", "adaptive")
-        yield found("B2.16", path, case, sure=sure, kind=kind, allowed=" or ".join(allowed))
+        yield finding("B2.16", path, case, sure=sure, kind=kind, allowed=" or ".join(allowed))
     elif kind == "enabled":
         yield from _budget(thinking.get("budget_tokens"), max_tokens, path)
 
@@ -503,6 +503,6 @@ def modes(check: Check, thinking: JsonObject, path: str, max_tokens: object) -> 
 def _budget(budget: object, max_tokens: object, path: str) -> Iterator[Finding]:
     least = limit("thinking_budget")
     if not isinstance(budget, int) or budget < least:
-        yield found("B2.16", path, "least", least=least)
+        yield finding("B2.16", path, "least", least=least)
     elif isinstance(max_tokens, int) and budget >= max_tokens:
-        yield found("B2.16", path, "most")
+        yield finding("B2.16", path, "most")

@@ -18,8 +18,8 @@ from quire.providers.rules.check import (
     at,
     conversation,
     each,
+    finding,
     fingerprint,
-    found,
 )
 from quire.providers.rules.claude_turns import names
 from quire.providers.rules.grammar import grammar_of, misfits, objects_at, shape, snake
@@ -84,7 +84,7 @@ def order(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     if turn.index or turn.role != "model" or setting(check.body, "cachedContent")[1] is not None:
         return
     # Words of the model in front are taken, calls are not.
-    yield found("B2.28", turn.path, sure=bool(having(turn, "functionCall")))
+    yield finding("B2.28", turn.path, sure=bool(having(turn, "functionCall")))
 
 
 class Responses(Sequel):
@@ -115,13 +115,13 @@ class Responses(Sequel):
             path, calls, inside = self._model_turn
             yield from self._wrong_count(path, inside)
             if calls:
-                yield found("B2.29", path, calls=calls, responses=0)
+                yield finding("B2.29", path, calls=calls, responses=0)
 
     def _wrong_count(self, path: str, responses: int) -> Iterator[Finding]:
         # A model turn behind calls leaves them unanswered.
         if self._due is not None and responses != self._due:
             place = path if responses or not self._before else self._before
-            yield found("B2.29", place, calls=self._due, responses=responses)
+            yield finding("B2.29", place, calls=self._due, responses=responses)
 
 
 class Signatures(Sequel):
@@ -136,7 +136,7 @@ class Signatures(Sequel):
         calls = having(turn, "functionCall") if turn.role == "model" else []
         if calls and not get(calls[0].raw, "thoughtSignature"):
             name = as_text(as_object(get(calls[0].raw, "functionCall")).get("name"))
-            self._missing.append(found("B2.30", calls[0].path, name=name))
+            self._missing.append(finding("B2.30", calls[0].path, name=name))
         return ()
 
     def end(self, check: Check) -> Iterable[Finding]:
@@ -151,7 +151,7 @@ def foreign(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     """Row 31."""
     for part in having(turn, "thoughtSignature") if _signs(check) else ():
         if problem := _foreign(check.memory, part.raw):
-            yield found("B2.31", part.path, problem=problem)
+            yield finding("B2.31", part.path, problem=problem)
 
 
 def _foreign(memory: ServerMemory | None, part: JsonObject) -> str:
@@ -180,7 +180,7 @@ def _call_print(call: Json) -> str:
     return fingerprint({"name": value_at(call, "name"), "args": value_at(call, "args") or {}})
 
 
-def _observed(memory: ServerMemory, body: JsonObject) -> None:
+def _remember_signatures(memory: ServerMemory, body: JsonObject) -> None:
     """Record the thought signatures of contents as given out with these parts."""
     for turn in conversation(body, "gemini").messages:
         for part in having(turn, "thoughtSignature"):
@@ -192,14 +192,14 @@ def _observed(memory: ServerMemory, body: JsonObject) -> None:
 # Gemini around the turns: explicit caches, schemas and function names (rows 32 to 34).
 
 
-def cached(check: Check) -> Iterator[Finding]:
+def cached_fields(check: Check) -> Iterator[Finding]:
     """Row 32: what is in the cached content is not sent again."""
     if setting(check.body, "cachedContent")[1] is None:
         return
     for name in ("systemInstruction", "tools", "toolConfig"):
         path, value = setting(check.body, name)
         if value:
-            yield found("B2.32", path, field=path.rpartition(".")[2])
+            yield finding("B2.32", path, field=path.rpartition(".")[2])
 
 
 def is_creation(body: JsonObject) -> bool:
@@ -219,7 +219,7 @@ def least(check: Check) -> Iterator[Finding]:
     instructions = "\n".join([as_text(system), *(as_text(part.get("text")) for part in parts)])
     tokens = count(instructions, check.info.model).tokens
     if tokens < check.info.min_cache_tokens:
-        yield found("B2.33", setting(check.body, "contents")[0], found=tokens, least=check.info.min_cache_tokens)
+        yield finding("B2.33", setting(check.body, "contents")[0], found=tokens, least=check.info.min_cache_tokens)
 
 
 def schemas(check: Check) -> Iterator[Finding]:
@@ -239,9 +239,9 @@ def _schema(schema: JsonObject, path: str) -> Iterator[Finding]:
             continue
         for name in value:
             if name not in fields:
-                yield found("B2.34", at(place, name), "field", name=name)
+                yield finding("B2.34", at(place, name), "field", name=name)
         if isinstance(value.get("type"), list):
-            yield found("B2.34", f"{place}.type", "types", name="type")
+            yield finding("B2.34", f"{place}.type", "types", name="type")
         waiting += _children(value, place)
 
 
@@ -258,7 +258,7 @@ def levels(check: Check) -> Iterator[Finding]:
     thinking = as_object(as_object(setting(check.body, "generationConfig")[1]).get("thinkingConfig"))
     if (level := thinking.get("thinkingLevel")) and not check.info.features.thinking_level:
         path = "$.generationConfig.thinkingConfig.thinkingLevel"
-        yield found("B.effort", path, "budget", sure=check.info.known, level=level)
+        yield finding("B.effort", path, "budget", sure=check.info.known, level=level)
 
 
 def function_names(check: Check) -> Iterator[Finding]:
@@ -276,20 +276,20 @@ def _media_kind(part: JsonObject) -> str:
     return ""
 
 
-def placed(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
+def media_places(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
     """What a function may give besides its response: pictures and documents, and only to newer models."""
     if "functionResponse" not in path and "function_response" not in path:
         return
     if not check.info.features.result_media or kind not in ("image", "document"):
-        yield found("B.place", path, "response", model=check.info.model, kind=kind)
+        yield finding("B.place", path, "response", model=check.info.model, kind=kind)
 
 
-def _issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
+def _remember_issued(memory: ServerMemory, body: JsonObject, reply: JsonObject) -> None:
     for candidate in as_objects(reply.get("candidates")):
-        _observed(memory, {"contents": [as_object(candidate.get("content"))]})
+        _remember_signatures(memory, {"contents": [as_object(candidate.get("content"))]})
 
 
-def _unchecked(check: Check) -> Iterator[Unchecked]:
+def _unchecked_rules(check: Check) -> Iterator[Unchecked]:
     if setting(check.body, "cachedContent")[1] is not None:
         yield Unchecked("B2.33", "whether the cached content is large enough needs the cached content")
     signed = any(having(turn, "thoughtSignature") for turn in check.conversation.messages)
@@ -300,14 +300,14 @@ def _unchecked(check: Check) -> Iterator[Unchecked]:
 RULES = WireRules(
     body=gemini_body,
     message=gemini_content,
-    head=each(cached, schemas, function_names, levels),
+    head=each(cached_fields, schemas, function_names, levels),
     turn=each(order, foreign),
     along=(Responses, Signatures),
     end=least,
     bare_texts=True,
     media=_media_kind,
-    placed=placed,
-    issued=_issued,
-    observed=_observed,
-    unchecked=_unchecked,
+    placed=media_places,
+    issued=_remember_issued,
+    observed=_remember_signatures,
+    unchecked=_unchecked_rules,
 )

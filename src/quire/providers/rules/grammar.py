@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from quire.providers.models import data
-from quire.providers.rules.check import Finding, at, found
+from quire.providers.rules.check import Finding, at, finding
 from quire.values import Json, JsonObject, as_object
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -102,7 +102,7 @@ def misfits(value: Json, description: str, path: str, grammar: Grammar) -> Itera
     kinds = kinds_of(description)
     kind = next((kind for kind in kinds if kind.takes(value)), None)
     if kind is None:
-        value_text = f"'{value}'" if isinstance(value, str) and any(kind.value for kind in kinds) else _named(value)
+        value_text = f"'{value}'" if isinstance(value, str) and any(kind.value for kind in kinds) else _type_name(value)
         yield shape(path, "kind", kinds=_or(kinds), value=value_text)
         return
     if kind.least is not None or kind.most is not None:
@@ -130,12 +130,12 @@ def _bounds(value: Json, kind: Kind, path: str) -> Iterator[Finding]:
 
 def _object(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) -> Iterator[Finding]:
     if "$by" in spec:
-        yield from _tagged(value, spec, path, grammar)
+        yield from _check_tagged(value, spec, path, grammar)
         return
     for name, description in spec.items():
         if name[0] == "$":
             continue
-        spelled = _spelled(value, name, grammar) if grammar.snake else name
+        spelled = _nearest_spelling(value, name, grammar) if grammar.snake else name
         if (member := value.get(spelled)) is not None:
             if type(member) in _plain_types(description):
                 continue  # most members: nothing more need be looked at
@@ -147,10 +147,10 @@ def _object(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) ->
     if "$one" in spec:
         yield from _one(list(value.values()), path)
     if "$data" in spec:
-        yield from _one([value.get(_spelled(value, name, grammar)) for name in spec["$data"]], path)
+        yield from _one([value.get(_nearest_spelling(value, name, grammar)) for name in spec["$data"]], path)
 
 
-def _tagged(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) -> Iterator[Finding]:
+def _check_tagged(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) -> Iterator[Finding]:
     """An object that says itself what it is."""
     field = spec["$by"]
     tag = value.get(field)
@@ -172,7 +172,7 @@ def _tagged(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) ->
         yield from _object(value, described, path, grammar)
 
 
-def _spelled(value: JsonObject, name: str, grammar: Grammar) -> str:
+def _nearest_spelling(value: JsonObject, name: str, grammar: Grammar) -> str:
     return snake(name) if grammar.snake and name not in value else name
 
 
@@ -198,7 +198,7 @@ def _one(members: list[Json], path: str) -> Iterator[Finding]:
 
 def shape(path: str, case: str, **details: Json) -> Finding:
     """A finding about what a request looks like."""
-    return found("B.shape", path, case, **details)
+    return finding("B.shape", path, case, **details)
 
 
 def _or(kinds: tuple[Kind, ...]) -> str:
@@ -212,7 +212,7 @@ def _a(name: str) -> str:
     return f"{'an' if name[0] in 'aio' else 'a'} {name}"
 
 
-def _named(value: Json) -> str:
+def _type_name(value: Json) -> str:
     for name in ("boolean", "integer", "number", "string", "object", "array"):
         if Kind(name).takes(value):
             return _a(name)
@@ -234,9 +234,9 @@ def closed(schema: Json, path: str, owner: str) -> Iterator[Finding]:
         listed = schema.get("required")
         absent = [name for name in properties if not isinstance(listed, list) or name not in listed]
         if schema.get("additionalProperties") is not False:
-            yield found("B.strict", path, "open", owner=owner)
+            yield finding("B.strict", path, "open", owner=owner)
         elif absent:
-            yield found("B.strict", path, "optional", owner=owner, name=absent[0])
+            yield finding("B.strict", path, "optional", owner=owner, name=absent[0])
     for name in ("properties", "$defs", "definitions"):
         for key, inner in as_object(schema.get(name)).items():
             yield from closed(inner, f"{path}.{name}.{key}", owner)

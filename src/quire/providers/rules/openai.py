@@ -21,7 +21,7 @@ from quire.providers.rules.check import (
     WireRules,
     advice,
     each,
-    found,
+    finding,
 )
 from quire.providers.rules.claude_turns import names
 from quire.providers.rules.grammar import closed, grammar_of, misfits, objects_at, shape
@@ -72,7 +72,7 @@ def _strict_body(body: JsonObject) -> Iterator[Finding]:
     for path, tool in objects_at(body.get("tools"), "$.tools"):
         if tool.get("type") is None:
             yield shape(f"{path}.type", "type")
-    yield from _filled(body, ("tools",), "$")
+    yield from _check_filled(body, ("tools",), "$")
 
 
 def _message_shape(message: JsonObject, path: str) -> Iterator[Finding]:
@@ -90,10 +90,10 @@ def _strict_message(message: JsonObject, path: str) -> Iterator[Finding]:
     for place, call in objects_at(message.get("tool_calls"), f"{path}.tool_calls"):
         if isinstance(value_at(call, "function", "arguments"), dict):
             yield shape(f"{place}.function.arguments", "arguments")
-    yield from _filled(message, ("content", "tool_calls"), path)
+    yield from _check_filled(message, ("content", "tool_calls"), path)
 
 
-def _filled(holder: JsonObject, names: tuple[str, ...], path: str) -> Iterator[Finding]:
+def _check_filled(holder: JsonObject, names: tuple[str, ...], path: str) -> Iterator[Finding]:
     """OpenAI takes no list without anything in it."""
     for name in names:
         if holder.get(name) == []:
@@ -122,12 +122,12 @@ class ToolMessages(Sequel):
         elif (id := as_text(turn.raw.get("tool_call_id"))) in self._calls:
             self._calls[id] = True
         else:
-            yield found("B2.22", turn.path)
+            yield finding("B2.22", turn.path)
 
     def end(self, check: Check) -> Iterator[Finding]:
         missing = [id for id, answered in self._calls.items() if not answered]
         if missing:
-            yield found("B2.21", self._path, ids=", ".join(missing))
+            yield finding("B2.21", self._path, ids=", ".join(missing))
 
 
 def call_ids(message: JsonObject) -> list[str]:
@@ -153,14 +153,14 @@ class MistralOrder(Sequel):
         before, self._last = self._last, turn
         behind_tool = before is not None and before.role == "tool"
         if not check.info.features.user_after_tool and behind_tool and turn.role not in ("assistant", "tool"):
-            yield found("B2.37", turn.path, role=turn.role)
+            yield finding("B2.37", turn.path, role=turn.role)
 
     def end(self, check: Check) -> Iterator[Finding]:
         last = self._last
         if check.info.features.user_after_tool or last is None or last.role in ("user", "tool"):
             return
         if last.role != "assistant" or last.raw.get("prefix") is not True:
-            yield found("B2.38", last.path, role=last.role)
+            yield finding("B2.38", last.path, role=last.role)
 
 
 def deepseek(check: Check, turn: TurnMessage) -> Iterator[Finding]:
@@ -171,7 +171,7 @@ def deepseek(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     settings = {**as_object(check.body.get("extra_body")), **check.body}
     thinks = value_at(settings, "thinking", "type") != "disabled" and settings.get("reasoning_effort") != "none"
     if thinks and call_ids(turn.raw) and turn.raw.get("reasoning_content") is None:
-        yield found("B2.39", turn.path)
+        yield finding("B2.39", turn.path)
 
 
 class Alternation(Sequel):
@@ -186,7 +186,7 @@ class Alternation(Sequel):
         if turn.role == "tool" or call_ids(turn.raw):
             return
         if turn.role != self._expected:
-            yield found("B2.40", turn.path)
+            yield finding("B2.40", turn.path)
             # Only the first one is told.
             self._expected = ""
             return
@@ -241,9 +241,9 @@ def _thinkers(check: Check) -> Iterator[Finding]:
         always = bool(features.effort) and "none" not in features.effort
         refused = [name for name, usual in _DRAWN.items() if always and body.get(name) not in (None, usual)]
     for name in refused:
-        yield found("B.reasoning", f"$.{name}", name=name)
+        yield finding("B.reasoning", f"$.{name}", name=name)
     if features.reasoning and body.get("max_tokens") is not None:
-        yield found("B.reasoning", "$.max_tokens", "max_tokens", name="max_tokens")
+        yield finding("B.reasoning", "$.max_tokens", "max_tokens", name="max_tokens")
 
 
 def marks_in(check: Check, turn: TurnMessage) -> Iterator[Finding]:
@@ -262,12 +262,12 @@ def _breakpoint(check: Check, path: str, block: JsonObject, allowed: list[str]) 
     if block.get("type") not in allowed:
         kind = block.get("type") or block.get("role")
         kind_text = f"'{kind}'" if isinstance(kind, str) else "this object"
-        yield found("B2.26", path, what=kind_text, allowed=", ".join(allowed) or "an input block")
+        yield finding("B2.26", path, what=kind_text, allowed=", ".join(allowed) or "an input block")
     else:
         allowed_values = {"mode": ["explicit"], "ttl": data("rules")["openai"]["mark_ttl"]}
         yield from _wrong_values(as_object(block[_MARK]), f"{path}.{_MARK}", allowed_values, required="mode")
     if check.info.features.strict and _takes_none(check):
-        yield found("A4.model", f"{path}.{_MARK}", name=_MARK)
+        yield finding("A4.model", f"{path}.{_MARK}", name=_MARK)
 
 
 def _takes_none(check: Check) -> bool:
@@ -288,19 +288,19 @@ def _wrong_values(
     for name, values in allowed.items():
         value = chosen.get(name)
         if value not in values and (value is not None or name == required):
-            yield found("A4.options", f"{path}.{name}", value=value, values=", ".join(values))
+            yield finding("A4.options", f"{path}.{name}", value=value, values=", ".join(values))
 
 
 def _options(check: Check) -> Iterator[Finding]:
     options = check.body.get("prompt_cache_options")
     if options is not None and _takes_none(check):
-        yield found("A4.model", "$.prompt_cache_options", name="prompt_cache_options")
+        yield finding("A4.model", "$.prompt_cache_options", name="prompt_cache_options")
     facts = data("rules")["openai"]
     allowed = {"mode": facts["modes"], "ttl": facts["ttl"].get(check.info.wire, facts["mark_ttl"])}
     yield from _wrong_values(as_object(options), "$.prompt_cache_options", allowed)
     retention, retentions = check.body.get("prompt_cache_retention"), check.info.features.retention
     if retention is not None and retentions and retention not in retentions:
-        yield found("A4.retention", "$.prompt_cache_retention", value=retention, values=", ".join(retentions))
+        yield finding("A4.retention", "$.prompt_cache_retention", value=retention, values=", ".join(retentions))
 
 
 # A Chat request, rule by rule. Chat signs nothing.
@@ -384,7 +384,7 @@ class CallsAndOutputs(Sequel):
         # DeepSeek takes the calls of a turn side by side.
         if kind == "message" and self._waiting and "deepseek" in check.info.model and not self._parted:
             self._parted = True
-            yield found("B2.25", turn.path, id=next(iter(self._waiting)))
+            yield finding("B2.25", turn.path, id=next(iter(self._waiting)))
         if kind == "message" and turn.role == "assistant":
             self._served |= self._waiting.keys() & self._free
         if kind in _CALLS:
@@ -407,10 +407,10 @@ class CallsAndOutputs(Sequel):
         for path, id in () if self._elsewhere or _has_state(check.body) else self._orphans:
             # An output too many is not refused by everybody, nor is one that stands before its call, or names none.
             sure = bool(id) and id not in self._call_ids and is_openais(check)
-            yield found("B2.25b", path, sure=sure, id=id or "(none given)")
+            yield finding("B2.25b", path, sure=sure, id=id or "(none given)")
         for id, paths in self._waiting.items():
             sure = id not in self._served or (check.info.features.strict and is_openais(check))
-            yield from (found("B2.25", path, sure=sure, id=id) for path in paths)
+            yield from (finding("B2.25", path, sure=sure, id=id) for path in paths)
 
 
 class Reasoning(Sequel):
@@ -448,7 +448,7 @@ class Reasoning(Sequel):
     def end(self, check: Check) -> Iterator[Finding]:
         for turn, needed in self._missing:
             if needed not in self._ids:
-                yield found("B2.23", turn.path, id=as_text(turn.raw.get("id")), reasoning=needed)
+                yield finding("B2.23", turn.path, id=as_text(turn.raw.get("id")), reasoning=needed)
         for reasoning in self._open:
             yield from _follower(check.memory, reasoning.raw, reasoning.path, None)
 
@@ -460,7 +460,7 @@ def _reason(check: Check, turn: TurnMessage, reasoned: bool) -> Iterator[Finding
         return
     if id.startswith("fc_") and not reasoned and _reasons(check):
         # Not every call of such a model follows from reasoning.
-        yield found("B2.23", turn.path, sure=False, id=id, reasoning="rs_...")
+        yield finding("B2.23", turn.path, sure=False, id=id, reasoning="rs_...")
 
 
 def _reasons(check: Check) -> bool:
@@ -477,10 +477,10 @@ def _follower(memory: ServerMemory | None, item: JsonObject, path: str, behind: 
     spoken = behind is not None and _is_spoken(behind)
     moved = bool(behind and issued and as_text(behind.get("id")) and behind["id"] != issued)
     if not spoken or moved:
-        yield found("B2.24", path, id=id or "rs_...")
+        yield finding("B2.24", path, id=id or "rs_...")
     elif memory is None and id and behind is not None and kind_of(behind) == "message" and not behind.get("id"):
         # OpenAI knows what followed by its id; without one it may not be that.
-        yield found("B2.24", path, sure=False, id=id)
+        yield finding("B2.24", path, sure=False, id=id)
 
 
 def _is_spoken(item: JsonObject) -> bool:
@@ -499,7 +499,7 @@ class Trigger(Sequel):
 
     def take(self, check: Check, turn: TurnMessage) -> Iterator[Finding]:
         if self._newest:
-            yield found("B2.27", self._newest, "last")
+            yield finding("B2.27", self._newest, "last")
         self._newest = turn.path if kind_of(turn.raw) == "compaction_trigger" else ""
 
 
@@ -534,7 +534,7 @@ def remember_items(memory: ServerMemory, output: Json) -> None:
 def _responses_head(check: Check) -> Iterator[Finding]:
     yield from marks_around(check)
     if check.body.get("previous_response_id") and check.body.get("conversation"):
-        yield found("B2.27", "$.conversation", "both")
+        yield finding("B2.27", "$.conversation", "both")
     yield from names(_tool_names(check.body, "$"))
 
 
@@ -546,7 +546,7 @@ def _responses_turn(check: Check, turn: TurnMessage) -> Iterator[Finding]:
         yield from names(_tool_names(turn.raw, turn.path))
 
 
-def _unchecked(check: Check) -> Iterator[Unchecked]:
+def _unchecked_rules(check: Check) -> Iterator[Unchecked]:
     reasoned = any(kind_of(turn.raw) == "reasoning" for turn in check.conversation.messages)
     if check.memory is None and reasoned:
         yield Unchecked("B2.23, B2.24", "which reasoning led to which item needs the reply that issued them")
@@ -559,5 +559,5 @@ RESPONSES_RULES = WireRules(
     turn=_responses_turn,
     along=(Reasoning, CallsAndOutputs, Trigger),
     issued=lambda memory, body, reply: remember_items(memory, reply.get("output")),
-    unchecked=_unchecked,
+    unchecked=_unchecked_rules,
 )

@@ -32,9 +32,9 @@ from quire.providers.simulate.blocks import (
     Tokenize,
     TokenTally,
     blocks,
-    chained,
+    chain_hash,
     continues,
-    marked,
+    mark_places,
 )
 from quire.providers.simulate.engine_caches import BlockCache, GeminiCache, RadixCache, SlotCache, StepCache, UnitCache
 from quire.providers.usage import Money, cost
@@ -202,7 +202,7 @@ def _message_settings(blocks: list[Block], body: JsonObject, info: ModelInfo) ->
 
 def _lives(blocks: list[Block], body: JsonObject) -> dict[int, int]:
     """Marked places and the lives they ask for; a mark on the request itself sits on the last block that may have one."""
-    lives = {place: blocks[place].ttl_s for place in marked(blocks) if markable(blocks[place])}
+    lives = {place: blocks[place].ttl_s for place in mark_places(blocks) if markable(blocks[place])}
     auto = body.get("cache_control")
     if auto:
         last = next((place for place in range(len(blocks) - 1, -1, -1) if markable(blocks[place])), None)
@@ -227,8 +227,8 @@ class BreakpointCache(MarkedCache):
         info, least, most = self._info, self._info.min_cache_tokens, self._info.max_breakpoints
         implicit = _options(request).get("mode", "implicit") != "explicit"
         start = _settings(request.body, info.model)
-        hashes = self._hashes.along(request.blocks, start, chained, ground=start)
-        breakpoints = list(marked(request.blocks))
+        hashes = self._hashes.along(request.blocks, start, chain_hash, ground=start)
+        breakpoints = list(mark_places(request.blocks))
         marks = [place for place in breakpoints if request.ends[place] >= least]
         asks = list(self._implicit_marks(request)) if implicit else []
         places = sorted({*marks, *asks})[-info.cache.lookback :]
@@ -363,7 +363,7 @@ class Simulator:
         self._recent.append(request.blocks)
         if self.engine.keeps_answers:
             self._last = (request.ids, at_ms)
-        return self._predicted(request, shares, at_ms)
+        return self._prediction(request, shares, at_ms)
 
     def count(self, body: JsonObject) -> int:
         """The tokens of a request, without sending it."""
@@ -379,7 +379,7 @@ class Simulator:
         prompt, at_ms = self._last
         ids = self._answer_ids(answer)
         self._unanswered = {key: waiting for key, waiting in self._unanswered.items() if waiting is not prompt}
-        self.engine.answered(prompt, ids, at_ms)
+        self.engine.take_answer(prompt, ids, at_ms)
 
     def _answer_ids(self, answer: str | Sequence[int] | JsonObject) -> array[int]:
         if isinstance(answer, str):
@@ -396,7 +396,7 @@ class Simulator:
 
     def _presume_answers(self, request: EngineView, at_ms: int) -> None:
         """Take what the assistant says behind an earlier prompt as the answer that prompt was given."""
-        keys = [b"", *self._keys.along(request.blocks, b"", chained)]
+        keys = [b"", *self._keys.along(request.blocks, b"", chain_hash)]
         prompt: array[int] | None = None
         answer = array("i")
         # Blocks that the request before held were looked at then.
@@ -415,9 +415,9 @@ class Simulator:
 
     def _presume(self, prompt: array[int] | None, answer: array[int], at_ms: int) -> None:
         if prompt is not None and answer:
-            self.engine.answered(prompt, answer, at_ms - 1)
+            self.engine.take_answer(prompt, answer, at_ms - 1)
 
-    def _predicted(self, request: EngineView, shares: Shares, at_ms: int) -> Predicted:
+    def _prediction(self, request: EngineView, shares: Shares, at_ms: int) -> Predicted:
         total = self.engine.total(request)
         written = shares.write_short + shares.write_long
         read = min(shares.read, total)

@@ -26,7 +26,7 @@ from quire.providers.prefix import (
     bare,
     leading,
     same_start,
-    unmarked,
+    without_marks,
 )
 from quire.providers.wires import wire_of
 from quire.tokens import MESSAGE_TOKENS, countable, counter, kind_of
@@ -58,12 +58,12 @@ class Block(msgspec.Struct, frozen=True):
     cites: bool = False
 
 
-def chained(before: bytes, block: Block) -> bytes:
+def chain_hash(before: bytes, block: Block) -> bytes:
     """The running hash of blocks up to the end of this one."""
     return hashlib.sha256(before + block.digest).digest()
 
 
-def marked(blocks: Sequence[Block]) -> Iterator[int]:
+def mark_places(blocks: Sequence[Block]) -> Iterator[int]:
     """The places of blocks that carry a mark."""
     return compress(range(len(blocks)), map(attrgetter("ttl_s"), blocks))
 
@@ -85,7 +85,7 @@ def _blocks_of(unit: Unit) -> tuple[Block, ...]:
     if unit.kind:
         return tuple(_definition(unit) for _ in unit.parts)
     row = [_block(unit, part, index) for index, part in enumerate(unit.parts)]
-    return tuple(_pointed(row) if any(block.kind == "cachePoint" for block in row) else row)
+    return tuple(_point_marks(row) if any(block.kind == "cachePoint" for block in row) else row)
 
 
 def _definition(unit: Unit) -> Block:
@@ -104,7 +104,7 @@ def _definition(unit: Unit) -> Block:
 
 
 def _block(unit: Unit, part: UnitPart, index: int) -> Block:
-    compared = unmarked({**part.value, **part.also} if part.also else part.value)
+    compared = without_marks({**part.value, **part.also} if part.also else part.value)
     text, extra = countable(compared)
     kind, data = kind_of(compared), unit.role.encode() + canonical(compared)
     return Block(
@@ -124,7 +124,7 @@ def _block(unit: Unit, part: UnitPart, index: int) -> Block:
     )
 
 
-def _pointed(row: Iterable[Block]) -> Iterator[Block]:
+def _point_marks(row: Iterable[Block]) -> Iterator[Block]:
     before: Block | None = None
     for block in row:
         if block.kind == "cachePoint":
@@ -369,7 +369,7 @@ class Engine(ABC):
         """The tokens of a request's whole prompt."""
         return len(request.ids) if self.by_ids else request.ends[-1] if request.blocks else 0
 
-    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:  # noqa: B027  # most keep no answers
+    def take_answer(self, prompt: array[int], answer: array[int], at_ms: int) -> None:  # noqa: B027  # most keep no answers
         """The model answered this prompt, and `answer` was computed upon it; engines that keep answers keep it."""
 
 
@@ -421,7 +421,7 @@ class Shelf:
         same = same_start(before, hashes)
         stored = next((place for place in range(same - 1, -1, -1) if hashes[place] in self._entries), None)
         if stored is not None and (hit is None or hit < stored):
-            return self._lost(self._entries[hashes[stored]], blocks[stored], at_ms)
+            return self._loss_cause(self._entries[hashes[stored]], blocks[stored], at_ms)
         if stored is None and (same == len(before) or self._entries.keys().isdisjoint(before)):
             return "minimum", "the request before had nothing long enough to store"
         if same == len(before):
@@ -430,7 +430,7 @@ class Shelf:
             return "moved", "the request is shorter than the one before"
         return "moved", f"{blocks[same].path} differs from the request before"
 
-    def _lost(self, entry: StoredPrefix, block: Block, at_ms: int) -> tuple[Cause, str]:
+    def _loss_cause(self, entry: StoredPrefix, block: Block, at_ms: int) -> tuple[Cause, str]:
         if entry.readable_ms > at_ms:
             return "in-flight", "the request that stores it had not begun to answer"
         if not entry.alive(at_ms):

@@ -107,10 +107,10 @@ class RadixTree:
         """Follow a prompt from where it parts with the latest one."""
         if ids is self._latest.ids:
             return self._latest
-        _, nodes, ends = self._latest.up_to(shared(self._latest.ids, ids))
+        _, nodes, ends = self._latest.up_to(common_length(self._latest.ids, ids))
         length, node = ends[-1] if ends else 0, nodes[-1] if nodes else self.root
         while length < len(ids) and (child := node.children.get(ids[length])) is not None:
-            same = shared(child.ids, ids[length : length + len(child.ids)])
+            same = common_length(child.ids, ids[length : length + len(child.ids)])
             length += same
             nodes.append(child)
             ends.append(length)
@@ -147,7 +147,7 @@ class RadixTree:
                 yield node
 
 
-def shared(ids: array[int], other: array[int]) -> int:
+def common_length(ids: array[int], other: array[int]) -> int:
     """How many leading ids agree."""
     # A thread's next prompt begins with the ids before: then memory is compared once.
     return len(ids) if other.tobytes().startswith(ids) else same_start(ids, other)
@@ -173,7 +173,7 @@ class RadixCache(Engine):
         self._store(request.ids, at_ms)
         return Shares(max(0, matched // self._page * self._page), cause=cause)
 
-    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
+    def take_answer(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """Store the answer behind its prompt."""
         self._store(prompt + answer, at_ms)
 
@@ -216,7 +216,7 @@ class UnitCache(Engine):
             return Shares(read, cause="moved", note=note)
         return Shares(read)
 
-    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
+    def take_answer(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """The end of the answer ends a unit too."""
         self._prompts.insert(prompt + answer, at_ms, unit=True)
 
@@ -249,14 +249,14 @@ class BlockCache(Engine):
         read = min(stored, max(0, len(request.ids) - 1) // self._size)
         return Shares(read * self._size, cause=first)
 
-    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
+    def take_answer(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """Full blocks of prompt and answer are kept."""
         self._store(*self._keys(prompt + answer))
 
     def _keys(self, ids: array[int]) -> tuple[list[bytes], int]:
         """The key of each full block, and how many leading ones are surely stored."""
         salt, before, keys_before = self._before
-        same = shared(before, ids) // self._size if salt == self._salt else 0
+        same = common_length(before, ids) // self._size if salt == self._salt else 0
         keys = keys_before[:same]
         parent = keys[-1] if keys else hashlib.sha256(self._salt.encode()).digest()
         for start in range(same * self._size, len(ids) - self._size + 1, self._size):
@@ -327,7 +327,7 @@ class SlotCache(Engine):
         slot.turn = self._turn = self._turn + 1
         return Shares(read, cause=cause)
 
-    def answered(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
+    def take_answer(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """The slot goes on holding what it generated."""
         self._serving.ids = prompt + answer
 
@@ -336,9 +336,9 @@ class SlotCache(Engine):
         least = self._similarity * len(ids)
         if isinstance(slot_number, int) and slot_number >= 0:
             slot = self._slots[slot_number % len(self._slots)]
-            same = shared(slot.ids, ids)
+            same = common_length(slot.ids, ids)
             return slot, same, bool(slot.ids) and (same <= least or _share(slot, same) < _SAVE_BELOW)
-        common = [shared(slot.ids, ids) for slot in self._slots]
+        common = [common_length(slot.ids, ids) for slot in self._slots]
         same = max(common)
         best = self._slots[common.index(same)]
         if same > least:
@@ -349,11 +349,11 @@ class SlotCache(Engine):
     def _save(self, ids: array[int]) -> None:
         """Put a prompt into memory, unless a longer one begins with it; shorter ones it begins with go."""
         most = self._memory_tokens
-        if not ids or any(shared(prompt, ids) == len(ids) for prompt in self._memory):
+        if not ids or any(common_length(prompt, ids) == len(ids) for prompt in self._memory):
             return
         if most is not None and len(ids) > most:
             return
-        self._memory = [prompt for prompt in self._memory if shared(prompt, ids) < len(prompt)]
+        self._memory = [prompt for prompt in self._memory if common_length(prompt, ids) < len(prompt)]
         # Room is made before the new prompt comes in, the oldest going first.
         while most is not None and self._memory and sum(map(len, self._memory)) + len(ids) > most:
             self._memory.pop(0)
@@ -364,7 +364,7 @@ class SlotCache(Engine):
         best_share = _share(slot, covered) if slot.ids else -1.0
         best: int | None = None
         for index, candidate in enumerate(self._memory):
-            same = shared(candidate, ids)
+            same = common_length(candidate, ids)
             share = same / len(candidate)
             if share >= _LEAST_KEPT and share > best_share and same > covered:
                 best_share, covered, best = share, same, index
@@ -402,14 +402,14 @@ class StepCache(Engine):
         matched = tree.match(
             request.ids, lambda node: node.stored_ms < at_ms and (life_ms is None or at_ms - node.used_ms < life_ms)
         )
-        read = self._rounded(matched)
+        read = self._round_down(matched)
         lengths = self._lengths.setdefault(key, set())
         cause, note = self._why(tree, stored, matched, len(request.ids), lengths)
         tree.insert(request.ids, at_ms)
         lengths.add(len(request.ids))
         return Shares(read, cause=cause, note=note)
 
-    def _rounded(self, tokens: int) -> int:
+    def _round_down(self, tokens: int) -> int:
         whole = tokens // self._cache.step * self._cache.step if self._cache.step else tokens
         return whole if whole >= max(1, self._cache.min_tokens) else 0
 
@@ -423,9 +423,9 @@ class StepCache(Engine):
     def _why(self, tree: RadixTree, stored: int, matched: int, total: int, lengths: set[int]) -> tuple[Cause, str]:
         if not tree.size:
             return "first", "nothing was stored before this request"
-        if self._rounded(stored) > self._rounded(matched):
+        if self._round_down(stored) > self._round_down(matched):
             return "ttl", f"{stored:,} tokens were stored, but unused for too long"
-        if self._rounded(matched):
+        if self._round_down(matched):
             return "", ""
         least = max(self._cache.min_tokens, self._cache.step)
         if total < least:

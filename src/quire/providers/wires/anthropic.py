@@ -27,22 +27,22 @@ from quire.providers.incoming import (
     Spelling,
     StreamedBlock,
     cut,
-    given,
-    listed,
+    error_in_reply,
     not_a_reply,
     number_in,
     objects,
+    optional_list,
     paragraphs,
     read_messages,
-    refused,
+    required_object,
     sub,
     text_in,
     without_nulls,
 )
 from quire.providers.models import data
 from quire.providers.outgoing import by_role, exported_request, object_of, user_last, whole_message, with_originals
-from quire.providers.prefix import NO_REPLY, Layout, Unit, bare, parts_of, tool_units, unmarked, with_control
-from quire.providers.provider_tools import Native, offered, tool_json, tools_in, typed
+from quire.providers.prefix import NO_REPLY, Layout, Unit, bare, parts_of, tool_units, with_control, without_marks
+from quire.providers.provider_tools import Native, offer_entry, tool_json, tools_in, typed_offers
 from quire.providers.rendering import (
     GO_ON,
     NO_OUTPUT,
@@ -242,7 +242,7 @@ def _note(draft: Draft, message: Message) -> None:
 def _changes(draft: Draft, message: Message) -> list[JsonObject]:
     """What an imported system message says of tools by their names, for the model it was said to."""
     blocks = origin(message).get("blocks") if draft.is_from(origin(message)) else None
-    return [unmarked(block) for block in blocks] if isinstance(blocks, list) else []
+    return [without_marks(block) for block in blocks] if isinstance(blocks, list) else []
 
 
 def _takes_system(draft: Draft) -> bool:
@@ -262,13 +262,13 @@ def _tools(draft: Draft, message: Message) -> None:
     if not (draft.info.features.late_tools and draft.messages):
         draft.add_tools_in_front(message)
         return
-    if not (offered := draft.offered(tools_of(message), message)):
+    if not (offered := draft.offered_tools(tools_of(message), message)):
         return
     if not _takes_system(draft):
         _bridge_user(draft)
         draft.bridge({"role": "user", "content": [text_block(GO_ON)]})
     draft.need_beta(*_betas("tool_changes", "inline_tools"))
-    inline = [{"type": "tool_definition", "definition": tool} for tool in draft.defined(offered)]
+    inline = [{"type": "tool_definition", "definition": tool} for tool in draft.define_tools(offered)]
     _system(draft, [{"type": "tool_addition", "tool": tool} for tool in inline], {})
 
 
@@ -295,7 +295,7 @@ def _body(draft: Draft, prompt: Prompt) -> JsonObject:
     usual = min(info.max_output or REPLY_TOKENS, REPLY_TOKENS)
     body: JsonObject = {"model": info.model, "max_tokens": usual if ask.max_tokens is None else ask.max_tokens}
     if tools := draft.tools(prompt):
-        body["tools"] = draft.defined(tools)
+        body["tools"] = draft.define_tools(tools)
     if prompt.system.strip():
         body["system"] = [text_block(prompt.system)]
     body["messages"] = draft.messages
@@ -363,7 +363,7 @@ def _system_entries(message: JsonObject, blocks: list[JsonObject]) -> list[Entry
         # It names tools of the list in front, which no entry can hold.
         return [values.note(text, wire={**wire, "blocks": blocks})]
     out = [values.system(text, wire=wire or None)] if text or effort or not added else []
-    return out + ([offered(typed(added, NATIVE))] if added else [])
+    return out + ([offer_entry(typed_offers(added, NATIVE))] if added else [])
 
 
 # What a block is for whoever watches; all others are answers.
@@ -396,13 +396,13 @@ class MessageReader(BlockReader):
     def _take(self, event: JsonObject) -> list[Entry]:
         match event.get("type"):
             case "message_start":
-                return self._start(given(event, "message"))
+                return self._start(required_object(event, "message"))
             case "content_block_start":
-                block = without_nulls(given(event, "content_block"))
+                block = without_nulls(required_object(event, "content_block"))
                 kind = _KINDS.get(str(block.get("type")), "respond")
                 self.open_blocks[number_in(event, "index")] = StreamedBlock(kind, block, block.get("name"))
             case "content_block_delta":
-                self._delta(number_in(event, "index"), given(event, "delta"))
+                self._delta(number_in(event, "index"), required_object(event, "delta"))
             case "content_block_stop":
                 return self._close(number_in(event, "index"))
             case "message_delta":
@@ -413,7 +413,7 @@ class MessageReader(BlockReader):
                 self.stopped = True
                 return self._end()
             case "error":
-                raise refused(event)
+                raise error_in_reply(event)
             case "ping":
                 pass
             case _:
@@ -429,9 +429,9 @@ class MessageReader(BlockReader):
         return self._add(begun) if begun else []
 
     def _delta(self, index: int, delta: JsonObject) -> None:
-        block, kind = self._opened(index, "a delta"), text_in(delta, "type")
+        block, kind = self._open_block(index, "a delta"), text_in(delta, "type")
         if kind == "citations_delta":
-            block.start["citations"] = [*listed(block.start, "citations"), delta.get("citation")]
+            block.start["citations"] = [*optional_list(block.start, "citations"), delta.get("citation")]
         elif kind in _DELTAS:
             field, target, entry_kind = _DELTAS[kind]
             self._grow(index, target, text_in(delta, field), entry_kind)
@@ -469,7 +469,7 @@ def _message(message: Json, index: int) -> Unit:
         parts = [part._replace(markable=False) for part in parts]
     compared: Json = message
     if isinstance(message.get("content"), list):
-        compared = {**message, "content": [*map(unmarked, message["content"])]}
+        compared = {**message, "content": [*map(without_marks, message["content"])]}
     path = ("messages", index)
     return Unit(path, "messages", str(message.get("role", "")), message, tuple(parts), (compared,))
 

@@ -20,14 +20,14 @@ from quire.providers.incoming import (
     Spelling,
     StreamedBlock,
     bytes_of,
-    listed,
+    error_in_reply,
     not_a_reply,
     number_in,
     objects,
+    optional_list,
     paragraphs,
     plain,
     read_messages,
-    refused,
     sub,
     text_in,
 )
@@ -41,7 +41,7 @@ from quire.providers.outgoing import (
     with_originals,
 )
 from quire.providers.prefix import NO_REPLY, Layout, Path, Section, Unit, changed_body, parts_of
-from quire.providers.provider_tools import Native, Offered, function, offered, tool_json
+from quire.providers.provider_tools import Native, ToolOffer, function, offer_entry, tool_json
 from quire.providers.rendering import GO_ON, NO_OUTPUT, Draft, Writer, note_text, texts
 from quire.providers.rules.claude import CONVERSE_RULES
 from quire.providers.wires import ModelCall, Wire
@@ -266,7 +266,7 @@ def _body(draft: Draft, prompt: Prompt) -> JsonObject:
     ask = draft.ask
     body: JsonObject = {"modelId": draft.info.model}
     if tools := draft.tools(prompt) or _called_tools(draft):
-        body["toolConfig"] = {"tools": draft.defined(tools)}
+        body["toolConfig"] = {"tools": draft.define_tools(tools)}
     if prompt.system.strip():
         body["system"] = [text_block(prompt.system)]
     body["messages"] = draft.messages
@@ -345,18 +345,18 @@ def _import_messages(value: Any, model: str = "") -> list[Entry]:
 def _head_entries(request: JsonObject, model: str) -> list[Entry]:
     out = []
     if defined := objects(sub(request, "toolConfig"), "tools"):
-        out.append(offered(map(_offer, _unpointed(defined)), format=FORMAT, tools=defined))
+        out.append(offer_entry(map(_offer, _without_points(defined)), format=FORMAT, tools=defined))
     if request.get("system") is not None:
         blocks = objects(request, "system")
         out.append(values.system(paragraphs(blocks, CONTENT.text_of), wire={"format": FORMAT, "system": blocks}))
     return out
 
 
-def _offer(tool: JsonObject) -> Offered:
+def _offer(tool: JsonObject) -> ToolOffer:
     """A function, or a tool of Amazon's own: {"systemTool": {"name": "nova_grounding"}}."""
     if "toolSpec" in tool:
         return function(tool, NATIVE)
-    return Offered(tool_entry(sub(tool, "systemTool") or {"name": next(iter(tool), "")}), tool)
+    return ToolOffer(tool_entry(sub(tool, "systemTool") or {"name": next(iter(tool), "")}), tool)
 
 
 def _entries(message: Json, where: str = "message") -> list[Entry]:
@@ -366,9 +366,9 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
     match role:
         case "user":
             results = [result_entry(block) for block in content if "toolResult" in block]
-            return CONTENT.entries(results, [block for block in _unpointed(content) if "toolResult" not in block])
+            return CONTENT.entries(results, [block for block in _without_points(content) if "toolResult" not in block])
         case "assistant":
-            return [assistant_entry(block) for block in _unpointed(content)] or [values.respond("")]
+            return [assistant_entry(block) for block in _without_points(content)] or [values.respond("")]
         case "system":
             return [values.system(CONTENT.text_of(content))]
     raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user, assistant and system.")
@@ -408,7 +408,7 @@ class ConverseReader(BlockReader):
             case "metadata":
                 self.reported = fields if sub(fields, "usage") else {}
             case _ if kind.endswith("Exception"):
-                raise refused({"type": kind, "message": fields.get("message")})
+                raise error_in_reply({"type": kind, "message": fields.get("message")})
             case _:
                 self.unknown += 1
         return []
@@ -426,10 +426,10 @@ class ConverseReader(BlockReader):
             if name in holder:
                 self._grow(place, field, text_in(holder, name), kind)
         if "citation" in delta:
-            start["citations"] = [*listed(start, "citations"), delta["citation"]]
+            start["citations"] = [*optional_list(start, "citations"), delta["citation"]]
         if given := objects(delta, "toolResult"):
             result = sub(start, "toolResult")
-            start["toolResult"] = {**result, "content": [*listed(result, "content"), *given]}
+            start["toolResult"] = {**result, "content": [*optional_list(result, "content"), *given]}
         if picture := sub(delta, "image"):
             start["image"] = {**sub(start, "image"), **picture}
         if not {"text", "toolUse", "toolResult", "reasoningContent", "citation", "image"} & set(delta):
@@ -442,7 +442,7 @@ class ConverseReader(BlockReader):
             whole = {"toolUse": {**start["toolUse"], "input": json.loads(text("input") or "{}")}}
         elif "toolResult" in start:
             result = start["toolResult"]
-            whole = {"toolResult": {**result, "content": listed(result, "content")}}
+            whole = {"toolResult": {**result, "content": optional_list(result, "content")}}
         elif "redacted" in block.pieces:
             redacted = b"".join(map(bytes_of, block.pieces["redacted"]))
             whole = {"reasoningContent": {"redactedContent": base64.b64encode(redacted).decode()}}
@@ -473,17 +473,17 @@ def _head(body: JsonObject) -> Iterator[Unit]:
 
 def _listed_unit(path: Path, section: Section, role: str, blocks: Json) -> Unit:
     parts = tuple(parts_of(plain(blocks), *path))
-    return Unit((), section, role, blocks, parts, tuple(_unpointed(part.value for part in parts)))
+    return Unit((), section, role, blocks, parts, tuple(_without_points(part.value for part in parts)))
 
 
 def _message(message: Json, index: int) -> Unit:
     content = plain(message.get("content") or [])
-    compared = {**message, "content": _unpointed(values.as_list(content))}
+    compared = {**message, "content": _without_points(values.as_list(content))}
     parts = tuple(parts_of(content, "content"))
     return Unit(("messages", index), "messages", str(message.get("role", "")), message, parts, (compared,))
 
 
-def _unpointed(blocks: Iterable[JsonObject]) -> list[JsonObject]:
+def _without_points(blocks: Iterable[JsonObject]) -> list[JsonObject]:
     return [block for block in blocks if not isinstance(block, dict) or "cachePoint" not in block]
 
 

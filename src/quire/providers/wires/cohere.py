@@ -10,11 +10,11 @@ from quire.errors import CallError, FormatError
 from quire.providers.convert import UserContent, leave_out, own_block
 from quire.providers.incoming import (
     ReplyReader,
+    error_in_reply,
     not_a_reply,
     number_in,
     objects,
     read_messages,
-    refused,
     sub,
     text_in,
     without_nulls,
@@ -104,7 +104,7 @@ def _request(draft: Draft, prompt: Prompt) -> JsonObject:
     head = [{"role": "system", "content": prompt.system}] if prompt.system.strip() else []
     body: JsonObject = {"model": draft.info.model, "messages": [*head, *draft.messages]}
     if tools := draft.tools(prompt):
-        body["tools"] = draft.defined(tools)
+        body["tools"] = draft.define_tools(tools)
     if draft.ask.max_tokens is not None:
         body["max_tokens"] = draft.ask.max_tokens
     return body
@@ -168,7 +168,7 @@ class CohereReader(ReplyReader):
     def _read(self, reply: JsonObject) -> Reply:
         message = reply.get("message")
         if isinstance(message, str):
-            raise refused(reply)
+            raise error_in_reply(reply)
         if not isinstance(message, dict):
             raise not_a_reply("a response without a message")
         return self._whole_reply(reply, _assistant(without_nulls(message)), reply.get("finish_reason"), reply.get("id"))
@@ -203,7 +203,7 @@ class CohereReader(ReplyReader):
 
     def _finish(self, delta: JsonObject) -> list[Entry]:
         if text_in(delta, "error"):
-            raise refused({"message": delta["error"]})
+            raise error_in_reply({"message": delta["error"]})
         self.reported = sub(delta, "usage")
         self.stop = text_in(delta, "finish_reason") or "COMPLETE"
         blocks = [self.open_blocks[place] for place in sorted(self.open_blocks)]

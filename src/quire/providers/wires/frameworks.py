@@ -11,9 +11,9 @@ import msgspec
 from quire import values
 from quire.errors import FormatError
 from quire.providers.convert import from_url, image_json, joined_text, to_url
-from quire.providers.incoming import listed, objects, sub, tagged
+from quire.providers.incoming import objects, optional_list, sub, tag_message
 from quire.providers.models import model_info
-from quire.providers.outgoing import exported, object_of, parsed_arguments, whole_message
+from quire.providers.outgoing import export_thread, object_of, parsed_arguments, whole_message
 from quire.providers.rendering import Draft, Writer
 from quire.providers.wires import Format
 from quire.providers.wires.openai_responses import entries_of
@@ -35,10 +35,10 @@ def _format(name: str, read: _Read, write: _Write, instruct: Callable[[str], Jso
         if not isinstance(value, list):
             raise FormatError("no list of messages", hint=give)
         read_each = ((message, read(message, f"messages[{place}]")) for place, message in enumerate(value))
-        return [entry for message, entries in read_each for entry in tagged(entries, name, message, model)]
+        return [entry for message, entries in read_each for entry in tag_message(entries, name, message, model)]
 
     def exports(entries: Iterable[Entry]) -> list[JsonObject]:
-        out = exported(
+        out = export_thread(
             entries, writer, whole_message(lambda message: read(message, "message")), model_info("openai-chat:")
         )
         return [*([instruct(out.system.text)] if out.system else []), *out.messages]
@@ -57,7 +57,7 @@ def _type(name: str) -> str:
 
 
 def _entries(message: Json, where: str) -> list[Entry]:
-    kind, data = _opened(message)
+    kind, data = _type_and_fields(message)
     match kind:
         case "human":
             content = data.get("content")
@@ -74,12 +74,12 @@ def _entries(message: Json, where: str) -> list[Entry]:
     raise FormatError(f"{where}: unknown type {kind!r}", hint="Types are human, ai, tool, function, system, chat.")
 
 
-def _opened(message: Json) -> tuple[str, JsonObject]:
+def _type_and_fields(message: Json) -> tuple[str, JsonObject]:
     """A message's type and fields, whichever way it was written down."""
     if not isinstance(message, dict):
         return type(message).__name__, {}
     if message.get("lc") and isinstance(message.get("kwargs"), dict):
-        named = str((listed(message, "id") or [""])[-1])
+        named = str((optional_list(message, "id") or [""])[-1])
         return _type(named), message["kwargs"]
     data = message["data"] if isinstance(message.get("data"), dict) else message
     kind = str(message.get("type") or message.get("role") or "")

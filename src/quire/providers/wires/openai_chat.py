@@ -15,10 +15,10 @@ from quire.providers.incoming import (
     ReplyReader,
     Spelling,
     StreamedBlock,
-    listed,
     not_a_reply,
     number_in,
     objects,
+    optional_list,
     read_messages,
     sub,
     text_in,
@@ -49,9 +49,9 @@ from quire.providers.prefix import (
     definition,
     parts_of,
     schema,
-    unmarked,
     unmarked_in,
     with_control,
+    without_marks,
 )
 from quire.providers.provider_tools import Native, tool_json, tools_in
 from quire.providers.rendering import GO_ON, Draft, Writer, note_text, text_block, texts, user_text
@@ -183,7 +183,7 @@ def _imported_message(draft: Draft, parts: Iterable[Part]) -> JsonObject:
     """The message that imported parts came as, if it goes back to the very model it was sent to."""
     wire = next((part.wire for part in parts if isinstance(part, Text | Think | Call | Result)), {})
     named = wire.get("model") and draft.info.model
-    return unmarked(values.as_object(wire["message"])) if named and draft.takes_back(wire) else {}
+    return without_marks(values.as_object(wire["message"])) if named and draft.takes_back(wire) else {}
 
 
 # What else a message of the model may say, by the documentation of one server or another.
@@ -316,7 +316,7 @@ def _body(draft: Draft, prompt: Prompt) -> JsonObject:
         messages.append({"role": "user", "content": _content(draft, GO_ON)})
     body: JsonObject = {"model": draft.info.model, "messages": messages}
     if tools := draft.tools(prompt):
-        body["tools"] = draft.defined(tools, lambda tool: tool_definition(tool, dialect.names))
+        body["tools"] = draft.define_tools(tools, lambda tool: tool_definition(tool, dialect.names))
     if ask.max_tokens is not None:
         body[dialect.max_tokens] = ask.max_tokens
     if effort := draft.effort or ask.effort:
@@ -398,7 +398,7 @@ def _assistant_entries(message: JsonObject) -> list[Entry]:
     field = next((name for name in _THOUGHTS if message.get(name)), "")
     thought = message.get(field or "thinking") or thought_of(message.get("content"))
     # Thinking in its provider's own form (signatures, encrypted), which some servers want back.
-    details = listed(message, "reasoning_details")
+    details = optional_list(message, "reasoning_details")
     if thought or details:
         block = {"block": {"reasoning_details": details}} if details else {}
         out.append(values.think(str(thought), wire=block | ({"field": field} if field else {}) or None))
@@ -516,7 +516,7 @@ class ChatReader(ReplyReader):
         for field, value in delta.items():
             if field not in _GATHERED and value is not None:
                 grows = isinstance(value, list)
-                self.others[field] = [*listed(self.others, field), *value] if grows else value
+                self.others[field] = [*optional_list(self.others, field), *value] if grows else value
         for field, value in (audio := sub(delta, "audio")).items():
             # Sound comes in pieces, and what is said in it beside them.
             grows = field in ("data", "transcript")
@@ -555,7 +555,7 @@ class ChatReader(ReplyReader):
             field: block.text(field) for block in blocks if block.kind != "call" for field in block.pieces
         }
         out |= self.others | ({"audio": self.audio} if self.audio else {})
-        if calls := [_called(block) for block in blocks if block.kind == "call"]:
+        if calls := [_whole_call(block) for block in blocks if block.kind == "call"]:
             out["tool_calls"] = calls
         return out
 
@@ -569,7 +569,7 @@ class ChatReader(ReplyReader):
         return [*super().unfinished(), *([{"kind": "respond", "text": transcript}] if transcript else [])]
 
 
-def _called(block: StreamedBlock) -> JsonObject:
+def _whole_call(block: StreamedBlock) -> JsonObject:
     """A streamed call as a whole message holds it."""
     kind, text = ("custom", "input") if "input" in block.pieces else ("function", "arguments")
     called = {"name": block.name, text: block.text(text)}

@@ -14,19 +14,19 @@ from quire.providers.incoming import (
     LIMIT_BLOCKS,
     BlockDelta,
     ReplyReader,
-    listed,
     object_in,
     objects,
+    optional_list,
     paragraphs,
     sub,
-    tagged,
+    tag_message,
     text_in,
     with_wire,
 )
 from quire.providers.models import model_info
-from quire.providers.outgoing import compact, exported, whole_message
+from quire.providers.outgoing import compact, export_thread, whole_message
 from quire.providers.prefix import Layout, Unit, UnitPart, as_block, definition
-from quire.providers.provider_tools import Offered, function, functions_of, offered
+from quire.providers.provider_tools import ToolOffer, function, functions_of, offer_entry
 from quire.providers.rules.gemini import RULES, setting
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.gemini.write import (
@@ -71,7 +71,7 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
                 else entry
                 for entry in entries
             ]
-        out += tagged(entries, FORMAT, content, model)
+        out += tag_message(entries, FORMAT, content, model)
         waiting = [entry for entry in entries if entry.kind == "call"] or waiting
     return out
 
@@ -88,15 +88,19 @@ def _head_entries(request: JsonObject) -> list[Entry]:
     out = []
     tools = request.get("tools")
     if defined := objects({"tools": [tools] if isinstance(tools, dict) else tools}, "tools"):
-        out.append(offered(_offers(defined), format=FORMAT, tools=defined))
+        out.append(offer_entry(_offers(defined), format=FORMAT, tools=defined))
     prompt = request.get("systemInstruction", request.get("system_instruction"))
     if prompt is not None:
-        parts = [part_in(part) for part in listed(prompt, "parts")] if isinstance(prompt, dict) else [{"text": prompt}]
+        parts = (
+            [part_in(part) for part in optional_list(prompt, "parts")]
+            if isinstance(prompt, dict)
+            else [{"text": prompt}]
+        )
         out.append(system(paragraphs(parts, CONTENT.text_of), wire={"format": FORMAT, "system": prompt}))
     return out
 
 
-def _offers(defined: list[JsonObject]) -> Iterator[Offered]:
+def _offers(defined: list[JsonObject]) -> Iterator[ToolOffer]:
     """Functions, and Gemini's own: each other field of a tool is one, {"googleSearch": {}}."""
     for tool in defined:
         for name, how in tool.items():
@@ -104,12 +108,12 @@ def _offers(defined: list[JsonObject]) -> Iterator[Offered]:
                 declared = (camel_in(item) for item in objects(tool, name))
                 yield from (function(definition, NATIVE) for definition in declared)
             elif how is not None:
-                yield Offered(tool_entry({"name": name}), {name: how})
+                yield ToolOffer(tool_entry({"name": name}), {name: how})
 
 
 def export_messages(entries: Iterable[Entry]) -> Json:
     """The contents; with an instruction or tools, the object a request holds them in."""
-    out = exported(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
+    out = export_thread(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
     head: JsonObject = {}
     if out.system:
         head["systemInstruction"] = out.system_as(FORMAT, {"parts": [{"text": out.system.text}]})
@@ -132,7 +136,7 @@ def candidate_in(reply: JsonObject) -> JsonObject:
 
 
 def parts_in(candidate: JsonObject) -> list[JsonObject]:
-    return [part_in(part) for part in listed(sub(candidate, "content"), "parts")]
+    return [part_in(part) for part in optional_list(sub(candidate, "content"), "parts")]
 
 
 def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = ()) -> list[Entry]:

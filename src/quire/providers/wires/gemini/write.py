@@ -12,7 +12,17 @@ from quire.providers.incoming import Spelling, bytes_of, sub
 from quire.providers.models import data
 from quire.providers.outgoing import by_role, compact, object_of, with_originals
 from quire.providers.provider_tools import Native, tool_json, with_more
-from quire.providers.rendering import GO_ON, NO_TEXT, Draft, Writer, joined, note_text, texts, user_text, wanted_effort
+from quire.providers.rendering import (
+    GO_ON,
+    NO_TEXT,
+    Draft,
+    Writer,
+    join_objects,
+    note_text,
+    texts,
+    user_text,
+    wanted_effort,
+)
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Prompt, Request, Result, Text, Think, as_object
 
 # Tools as Gemini declares them: its own schema where that says it all, else the JSON schema itself.
@@ -176,7 +186,7 @@ def text_part(text: str) -> JsonObject:
     return {"text": text}
 
 
-def written(part: Text | Think | Call, message: Message, draft: Draft, signed: bool) -> JsonObject | None:
+def write_part(part: Text | Think | Call, message: Message, draft: Draft, signed: bool) -> JsonObject | None:
     """A model's part; `signed` says that an earlier call of this message carries the signature already."""
     match part:
         case Text():
@@ -250,7 +260,7 @@ def _model(draft: Draft, message: Message) -> None:
     for part in message.parts:
         if isinstance(part, Text | Think | Call):
             signed = any("functionCall" in part for part in parts)
-            if out := written(part, message, draft, signed):
+            if out := write_part(part, message, draft, signed):
                 parts.append(out)
             elif taken and isinstance(part, Text) and "block" not in part.wire:
                 parts.append(text_part(part.text))
@@ -312,10 +322,10 @@ def _body(draft: Draft, prompt: Prompt) -> JsonObject:
 _GENERATION = {"temperature": "temperature", "top_p": "topP", "top_k": "topK", "seed": "seed"}
 
 
-def _placed(extra: JsonObject) -> JsonObject:
+def _place_extra(extra: JsonObject) -> JsonObject:
     config = {_GENERATION[name]: value for name, value in extra.items() if name in _GENERATION}
     rest = {name: value for name, value in extra.items() if name not in _GENERATION}
-    return joined({"generationConfig": config}, rest) if config else extra
+    return join_objects({"generationConfig": config}, rest) if config else extra
 
 
 def _tools(draft: Draft, tools: list[JsonObject]) -> list[JsonObject]:
@@ -328,7 +338,7 @@ def _tools(draft: Draft, tools: list[JsonObject]) -> list[JsonObject]:
 
 NATIVE = Native((FORMAT,), "@part", "@tools", "@declaration", ("gemini",), read=tool_entry, define=declaration)
 WRITER = Writer(
-    FORMAT, with_originals(by_role(_user, _model, _responses, _note)), _body, NATIVE, end=_end, placed=_placed
+    FORMAT, with_originals(by_role(_user, _model, _responses, _note)), _body, NATIVE, end=_end, placed=_place_extra
 )
 
 

@@ -14,14 +14,14 @@ from quire.providers.incoming import (
     ReplyReader,
     StreamedBlock,
     check_content,
+    error_in_reply,
     from_reply,
-    given,
     not_a_reply,
     number_in,
     objects,
-    refused,
+    required_object,
     sub,
-    tagged,
+    tag_message,
     text_in,
     with_wire,
     without_nulls,
@@ -39,7 +39,7 @@ from quire.providers.prefix import (
     unmarked_in,
     with_control,
 )
-from quire.providers.provider_tools import offered, tools_in, typed
+from quire.providers.provider_tools import offer_entry, tools_in, typed_offers
 from quire.providers.rules.openai import RESPONSES_RULES, kind_of
 from quire.providers.wires import Format, ModelCall, Wire
 from quire.providers.wires.openai_responses.write import (
@@ -89,7 +89,7 @@ def import_messages(value: Any, model: str = "", format: str = FORMAT) -> list[E
         else:
             # An item that is kept whole as the entry's message is not kept twice.
             wire = {key: value for key, value in entry.wire.items() if key != "block"}
-            out += tagged([replace(entry, body={**entry.body, "wire": wire})], format, item, model)
+            out += tag_message([replace(entry, body={**entry.body, "wire": wire})], format, item, model)
             speaking = False
     return out
 
@@ -189,7 +189,7 @@ def _entry(item: Json, after: str, where: str, served: bool) -> tuple[Entry, str
     if kind in _CLIENTS or (kind.endswith("_output") and named and not (served or is_served(item))):
         return result_entry(item), ""
     if kind == "additional_tools":
-        return offered(typed(objects(item, "tools"), NATIVE)), ""
+        return offer_entry(typed_offers(objects(item, "tools"), NATIVE)), ""
     if kind == "configuration_update":
         return note("", wire={"effort": sub(item, "reasoning").get("effort")}), ""
     return entry_of(item, after, served)
@@ -249,20 +249,20 @@ class ResponseReader(ReplyReader):
         kind = text_in(event, "type")
         self.sequence_number = event.get("sequence_number", self.sequence_number)
         if kind == "error":
-            raise refused(event)
+            raise error_in_reply(event)
         if kind in ("response.created", "response.in_progress"):
-            self._answered_by(given(event, "response"))
+            self._answered_by(required_object(event, "response"))
         elif kind == "response.output_item.added":
-            item = given(event, "item")
+            item = required_object(event, "item")
             kind = _KINDS.get(str(item.get("type")), "respond")
             self.open_blocks[number_in(event, "output_index")] = StreamedBlock(kind, item, item.get("name"))
         elif kind == "response.output_item.done":
-            self.finished[number_in(event, "output_index")] = given(event, "item")
+            self.finished[number_in(event, "output_index")] = required_object(event, "item")
             return self._in_order()
         elif kind in _ENDS:
-            return self._complete(given(event, "response"))
+            return self._complete(required_object(event, "response"))
         elif kind == "response.failed":
-            raise refused(sub(event, "response").get("error"))
+            raise error_in_reply(sub(event, "response").get("error"))
         elif kind.endswith(".delta") and kind.startswith(_PASSED):
             self._grow(number_in(event, "output_index"), "delta", text_in(event, "delta"), _SHOWN.get(kind, ""))
         elif not kind.startswith(_PASSED):
@@ -336,7 +336,7 @@ def _item(item: Json, index: int) -> Unit:
     return Unit(("input", index), section, role, item, tuple(parts), (compared,))
 
 
-def _diagnosed(body: JsonObject, previous_id: str | None) -> JsonObject:
+def _with_diagnosis(body: JsonObject, previous_id: str | None) -> JsonObject:
     if not previous_id:
         return body
     options = {**(body.get("prompt_cache_options") or {}), "comparison_response_id": previous_id}
@@ -353,7 +353,7 @@ WIRE = Wire(
     layout=Layout(_head, "input", _item, _items),
     reader=ResponseReader,
     mark=with_control,
-    diagnosed=_diagnosed,
+    diagnosed=_with_diagnosis,
     late_tools=True,
     rules=RESPONSES_RULES,
     call=ModelCall(

@@ -113,7 +113,7 @@ def _text(text: str) -> JsonObject:
 CONTENT = UserContent(kind=_kind, image=_image, show=_show, say=_text, texts=_TEXTS, title="filename")
 
 
-def written(part: Text | Think | Call, message: Message, draft: Draft) -> JsonObject | None:
+def write_item(part: Text | Think | Call, message: Message, draft: Draft) -> JsonObject | None:
     """The item of an assistant's part, or None where there is nothing to send."""
     match part:
         case Text():
@@ -134,7 +134,7 @@ def _message(part: Text, message: Message, draft: Draft) -> JsonObject | None:
     # OpenAI itself carries out no call of free text: it would miss the output.
     missed = {"custom_tool_call"} if draft.info.features.strict else set()
     if item and item.get("type") not in missed and _says(item, part.text):
-        return _unparted(item, part.wire, draft)
+        return _keep_with_reasoning(item, part.wire, draft)
     leave_out(part, message, draft)
     return {"type": "message", "role": "assistant", "content": part.text} if part.text else None
 
@@ -171,15 +171,15 @@ def _call(part: Call, draft: Draft) -> JsonObject:
     item = own_block(part, draft)
     if item and item["type"] != "function_call":
         named = {"name": NAMES.spell(part.name)} if "name" in item else {}
-        return {**_unparted(item, part.wire, draft), "call_id": part.call_id, **named}
+        return {**_keep_with_reasoning(item, part.wire, draft), "call_id": part.call_id, **named}
     arguments = part.arguments or str(part.wire.get("arguments") or "") or compact(part.args)
     fields = {"call_id": part.call_id, "name": NAMES.spell(part.name), "arguments": arguments}
     if item and item.get("arguments") == arguments:
-        return {**_unparted(item, part.wire, draft), **fields}
+        return {**_keep_with_reasoning(item, part.wire, draft), **fields}
     return {"type": "function_call", **fields}
 
 
-def _unparted(item: JsonObject, wire: JsonObject, draft: Draft) -> JsonObject:
+def _keep_with_reasoning(item: JsonObject, wire: JsonObject, draft: Draft) -> JsonObject:
     """The item as it came; without its id where its reasoning was left out, which the API would miss."""
     after = wire.get("after")
     if not after or any(message.get("id") == after for message in reversed(draft.messages[-64:])):
@@ -224,7 +224,7 @@ def _assistant(draft: Draft, message: Message) -> None:
     before = len(draft.messages)
     sources: list[Text | Think | Call] = []
     for part in message.parts:
-        if isinstance(part, Text | Think | Call) and (item := written(part, message, draft)):
+        if isinstance(part, Text | Think | Call) and (item := write_item(part, message, draft)):
             draft.messages.append(item)
             sources.append(part)
     while sources and isinstance(sources[-1], Think):
@@ -247,7 +247,7 @@ def _tools(draft: Draft, message: Message) -> None:
     if not draft.info.features.late_tools:
         draft.add_tools_in_front(message)
         return
-    if listed := draft.defined(draft.offered(tools, message)):
+    if listed := draft.define_tools(draft.offered_tools(tools, message)):
         draft.messages.append(_additional(listed, {}, draft))
 
 
@@ -278,7 +278,7 @@ def _body(draft: Draft, prompt: Prompt) -> JsonObject:
     body: JsonObject = {"model": info.model, "input": items, "store": False}
     if any(map(is_named, draft.messages)):
         del body["store"]  # what is named by its id must be held
-    if defined := draft.defined([tool for tool in tools if tool not in listed]):
+    if defined := draft.define_tools([tool for tool in tools if tool not in listed]):
         body["tools"] = defined
     if info.features.reasoning and dialect_of(info).encrypted:
         body["include"] = ["reasoning.encrypted_content"]
@@ -295,7 +295,7 @@ def _front(draft: Draft, prompt: Prompt, tools: list[JsonObject]) -> list[JsonOb
     in_order = sorted(tools, key=lambda tool: tool["front"])
     items = [(place, list(group)) for place, group in groupby(in_order, lambda tool: tool["front"][:2])]
     for (before, _), listed in reversed(items):
-        head.insert(before, _additional(draft.defined(listed), listed[0]["item"], draft))
+        head.insert(before, _additional(draft.define_tools(listed), listed[0]["item"], draft))
     return head
 
 
