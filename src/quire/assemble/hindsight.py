@@ -59,7 +59,7 @@ def ask(assembly: Assembly, entry: Entry) -> Built | Refused:
         built = assembly.request()
     except BudgetError as error:
         return Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
-    return msgspec.structs.replace(built, rebase=built.rebase or assembly.with_decision)
+    return msgspec.structs.replace(built, rebase=built.rebase or assembly.recorded)
 
 
 def unsent(entries: Iterable[Entry]) -> list[Entry]:

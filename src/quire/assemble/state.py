@@ -134,7 +134,7 @@ class Assembly:
         self.round = Round()
         self.stable = 0
         # The rebase that the log holds for the request at hand.
-        self.with_decision: JsonObject | None = None
+        self.recorded: JsonObject | None = None
         self.models = ModelHistory()
         # What looking ahead has decided already; dropped when the request is passed.
         self._memo: tuple[int, Decision] | None = None
@@ -315,7 +315,7 @@ class Assembly:
         rebase = parse_rebase(entry)
         self._read_versions(rebase)
         self._apply(rebase, self._just_decided())
-        self.round, self.with_decision = self.round.with_decision(), entry.body
+        self.round, self.recorded = self.round.with_decision(), entry.body
 
     def _read_versions(self, rebase: Rebase) -> None:
         """Read items that a recorded rebase names and that are not in memory from the entries that attached them."""
@@ -348,12 +348,12 @@ class Assembly:
         self.requests += 1
         self.step += 1
         self.round = self.round.after_request(sent)
-        self._memo, self.with_decision = None, None
+        self._memo, self.recorded = None, None
         self.pending.forget_counts()
 
     def _decide(self) -> Decision:
         # The same request sent again: nothing is decided twice, unless it no longer fits.
-        if self.with_decision is not None or (self.round.sent and not self.tools_moved and self.fits()):
+        if self.recorded is not None or (self.round.sent and not self.tools_moved and self.fits()):
             return Decision(None, self.rent)
         if self.round.decided:
             # It was sent without a rebase: it still adds to the rent.
@@ -438,7 +438,7 @@ class Assembly:
 
     def request_as_sent(self) -> Built:
         """The request that the log says was sent here; only recorded rebases are applied."""
-        return self.ahead()._as_built(self.with_decision)
+        return self.ahead()._as_built(self.recorded)
 
     def _as_built(self, record: JsonObject | None) -> Built:
         """The current state as a request; `record` is the rebase to record first."""
