@@ -337,9 +337,9 @@ def test_a_long_text_lends_in_proportion_less() -> None:
 def test_smoothing_keeps_a_constant_and_stays_within_bounds(rows: list[tuple[str, int, bool]]) -> None:
     made, everyone = built(rows), np.arange(len(rows))
     same = np.full(len(rows), 0.5, np.float32)
-    np.testing.assert_allclose(made.smoothed(everyone, same), same, rtol=1e-6)
+    np.testing.assert_allclose(made.smooth(everyone, same), same, rtol=1e-6)
     values = np.arange(len(rows), dtype=np.float32)
-    smooth = made.smoothed(everyone, values)
+    smooth = made.smooth(everyone, values)
     assert smooth.min() >= -1e-5
     assert smooth.max() <= len(rows) - 1 + 1e-5
 

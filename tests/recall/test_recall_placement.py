@@ -277,4 +277,4 @@ def test_what_is_shown_is_read_from_the_checkpoint_on(store: Store, monkeypatch:
     assert shown
     assert (0, None) not in begun
     assert max(after for after, limit in begun if limit is None) >= 100
-    assert shown == shown_ahead(thread._selected(TARGET))
+    assert shown == shown_ahead(thread._assembly_for(TARGET))

@@ -43,7 +43,7 @@ def findings_made() -> Iterator[tuple[str, str, set[str]]]:
         words = [arg.value if isinstance(arg, ast.Constant) else None for arg in call.args]
         details = {word.arg for word in call.keywords if word.arg and word.arg != "sure"}
         match getattr(call.func, "id", ""), words:
-            case "found", [str(row), _, *case]:
+            case "finding", [str(row), _, *case]:
                 yield row, next(iter(case), "") or "", details
             case "shape", [_, str(case)]:
                 yield "B.shape", case, details
