@@ -320,7 +320,7 @@ def test_the_proxys_own_key_takes_the_place_of_the_applications(
         {"origin": "https://evil.example"},
         {"origin": "null"},
         {"origin": "http://127.0.0.1:9"},
-        {"host": "evil.example:8765"},
+        {"host": "host.docker.internal:8765"},
         {"host": "evil.example:8765", "origin": "http://evil.example:8765"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
@@ -333,6 +333,7 @@ def test_a_page_of_another_site_spends_nothing_by_the_proxys_key(mirror: Mirror,
             posted = {"content": b"{}", "headers": {"content-type": "text/plain", **headers}}
             refused = httpx.post(f"{proxy.url}{path}", **posted), httpx.get(f"{proxy.url}{path}", headers=headers)
             assert [reply.status_code for reply in refused] == [403, 403]
+            assert all("http://127.0.0.1" in reply.json()["error"]["message"] for reply in refused)
             # Without a key of its own it is for whoever has one: an application may run in a browser.
             assert httpx.post(f"{keyless.url}{path}", **posted).status_code == 200
         if "host" not in headers:

@@ -309,6 +309,7 @@ class QuietDisk(MemoryStore):
 async def test_whoever_waits_for_news_holds_nobody_else_up() -> None:
     """Neither the readers of more tenants than the pool has OS threads, nor a caller who would wait for ever."""
     assert "wait_for_change" not in CALLS
+    threads = set(threading.enumerate())
     with QuietDisk() as store:
         store.append("t", [values.user("one")])
         followers = [Follower(store, asyncio.Event()) for _ in range(40)]
@@ -318,6 +319,10 @@ async def test_whoever_waits_for_news_holds_nobody_else_up() -> None:
                     await reading.enter_async_context(follower.tail("t"))
                     await asyncio.sleep(0.01)  # it begins to wait
                 assert await asyncio.to_thread(int, "1") == 1
+            store.go_on.set()
+            async with asyncio.timeout(15):  # with its last reader each gives up its OS thread
+                while {each for each in threading.enumerate() if "news" in each.name} - threads:
+                    await asyncio.sleep(0.01)
         finally:
             store.go_on.set()
             for follower in followers:

@@ -70,6 +70,7 @@ def test_a_conflict_says_how_the_thread_stands(client: httpx.Client) -> None:
         ("POST", "/api/threads/a%00b/entries", {"json": {"entries": []}}, 404),
         ("POST", "/api/threads/%FF/entries", {"json": {"entries": []}}, 404),
         ("GET", "/api/threads", {"headers": {"host": "evil.example"}}, 403),
+        ("GET", "/api/threads", {"headers": {"host": "127.0.0.1.evil.example"}}, 403),
         ("GET", "/api/threads", {"headers": {"origin": "https://evil.example"}}, 403),
         ("GET", "/api/threads", {"headers": {"sec-fetch-site": "cross-site"}}, 403),
     ],
@@ -79,6 +80,12 @@ def test_a_refusal_is_a_problem(client: httpx.Client, method: str, path: str, ho
     assert (refused.status_code, refused.json()["status"]) == (status, status)
     assert refused.headers["content-type"] == "application/problem+json"
     assert refused.json()["title"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LocalHost:8765", "[::1]:8765", "127.0.0.2:8765"])
+def test_every_name_that_this_machine_has_for_itself_is_served(client: httpx.Client, host: str) -> None:
+    headers = {"host": host, "origin": f"http://{host}", "sec-fetch-site": "same-origin"}
+    assert client.get("/api/threads", headers=headers).status_code == 200
 
 
 def test_a_route_that_is_not_there_says_where_to_look(client: httpx.Client) -> None:

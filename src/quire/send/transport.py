@@ -148,13 +148,13 @@ def without_password(url: str) -> str:
 
 
 # Where programs of this machine find what it serves to itself alone.
-_LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+_LOCAL_HOST = re.compile(r"(127(\.\d{1,3}){3}|localhost|\[::1\])(:\d*)?", re.IGNORECASE)
 
 
 def page_refusal(headers: Mapping[str, str]) -> str:
     """Why what this machine serves to its own programs refuses a page of another site in its browser; else empty."""
     host, origin = headers.get("host", ""), headers.get("origin", "")
-    if host.rpartition(":")[0] not in _LOCAL_HOSTS and host not in _LOCAL_HOSTS:
+    if not _LOCAL_HOST.fullmatch(host):
         return f"the host {host[:80]!r} is not this machine"
     if headers.get("sec-fetch-site") in ("cross-site", "same-site") or (origin and origin.partition("://")[2] != host):
         return "pages of other sites are not served"

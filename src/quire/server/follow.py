@@ -104,8 +104,6 @@ class Follower:
         self._woken = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._written: set[str] = set()
-        # Waits in an OS thread of its own: of those that all tenants share, waiting would leave none to work in.
-        self._waiting = ThreadPoolExecutor(1, "quire-news")
         self._notice: asyncio.Future[Any] | None = None
         # What is being read for readers, who may have gone meanwhile.
         self._reading: set[asyncio.Future[Any]] = set()
@@ -132,7 +130,10 @@ class Follower:
         try:
             await tail.look(self._store)
             if self._watch is None or self._watch.done():
+                # Waits in an OS thread of its own: of those that all tenants share, waiting would leave none to work in.
+                self._waiting = waiting = ThreadPoolExecutor(1, "quire-news")
                 self._watch = asyncio.create_task(self._look())
+                self._watch.add_done_callback(lambda _: waiting.shutdown(wait=False))
             yield tail
         finally:
             tail.readers -= 1
@@ -183,8 +184,7 @@ class Follower:
         """Wait until this process wrote, the store tells of a change, or it is time to look."""
         woken = asyncio.ensure_future(self._woken.wait())
         if self._notice is None or self._notice.done():
-            loop = asyncio.get_running_loop()
-            self._notice = loop.run_in_executor(self._waiting, _wait, self._store, last_change, 1.0)
+            self._notice = asyncio.get_running_loop().run_in_executor(self._waiting, _wait, self._store, last_change)
         waits: set[asyncio.Future[Any]] = {woken, self._notice}
         # Of what is being written behind the newest entry, no store tells.
         often = any(tail.is_written for tail in self._tails.values())
@@ -231,9 +231,9 @@ class Follower:
         return events
 
 
-def _wait(store: Store, last_change: int, timeout_s: float) -> None:
+def _wait(store: Store, last_change: int) -> None:
     with contextlib.suppress(QuireError):  # the database is away; the next look says so
-        store.wait_for_change(last_change, timeout_s)
+        store.wait_for_change(last_change, 1.0)
 
 
 async def _wait_for_news(news: asyncio.Event, ends: set[asyncio.Future[Any]]) -> bool:

@@ -596,7 +596,8 @@ def _local(inner: Starlette) -> Any:
 
     async def admit(scope: Any, receive: Any, send: Any) -> None:
         why = page_refusal(_texts(scope["headers"])) if scope["type"] != "lifespan" else ""
-        await (_refusal(why, 403) if why else inner)(scope, receive, send)
+        hint = "a proxy with a key of its own answers programs that ask http://127.0.0.1"
+        await (_refusal(f"{why}: {hint}", 403) if why else inner)(scope, receive, send)
 
     return admit
 

@@ -285,8 +285,7 @@ class ThreadView:
         return self._shown_request(built, self.policy, assembly.cold)
 
     def _shown_request(self, built: Built | Refused, policy: Policy, cold: bool) -> ShownRequest:
-        has_both = self._before is not None and isinstance(built, Built)
-        same = same_pieces(self._before, built) if has_both else 0  # type: ignore[arg-type]  # both are requests
+        same = same_pieces(self._before, built) if self._before is not None and isinstance(built, Built) else 0
         return ShownRequest(built, policy, same, cold)
 
     def _request_at(self, n: int) -> tuple[ShownRequest, RequestColumn]:
