@@ -355,12 +355,15 @@ def test_no_path_leads_out_of_the_base_url(mirror: Mirror, path: str) -> None:
 
 def test_a_request_larger_than_any_model_takes_fills_no_memory(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.server.proxy._MOST_BYTES", 1_000_000)
+    kept: list[int] = []
+    monkeypatch.setattr(CacheWatcher, "passed", lambda _, exchange: kept.append(len(exchange.given)))
     pieces = lambda: (b"x" * 100_000 for _ in range(20))  # noqa: E731
     with pytest.raises(httpx.HTTPError):
         httpx.post(f"{mirror.proxied}/v1/messages", content=pieces()).raise_for_status()
     assert all(len(content) <= 1_000_000 for *_, content in mirror.seen)
     assert httpx.post(f"{mirror.proxied}/v1/files", content=pieces()).status_code == 200  # which nobody holds
     assert httpx.post(f"{mirror.proxied}/v1/messages", content=b"x" * 1_000_000).status_code == 200
+    assert kept == [0, 1_000_000]
 
 
 class Endless:

@@ -138,9 +138,8 @@ class Passing:
         """What goes on: the same path behind the base URL, the same headers, the same bytes."""
         import httpx
 
-        forwarded = [(name, value) for name, value in headers if name not in _HOP]
-        if isinstance(content, bytes):
-            forwarded = [(name, value) for name, value in forwarded if name != b"content-length"]
+        left_out = _HOP | {b"content-length"} if isinstance(content, bytes) else _HOP
+        forwarded = [pair for pair in headers if pair[0] not in left_out]
         if self.options.key:
             forwarded, query = _with_key(forwarded, query, path.decode("latin-1"), self.options.key)
         return httpx.Request(method, self._full_url(path, query), headers=forwarded, content=content)
@@ -429,6 +428,7 @@ class _Upload:
                 piece = message.get("body", b"")
                 self._left -= len(piece)
                 if self._left < 0:
+                    self.pieces.clear()
                     break
                 if self._keep:
                     self.pieces.append(piece)
