@@ -54,8 +54,11 @@ def test_every_listed_model_has_a_price_and_one_that_is_gone_has_nothing_else() 
         ("claude:claude-opus-5-5", "anthropic:claude-opus-5-5"),
         ("openai:gpt-5.5-2026-04-23", "openai:gpt-5.5"),
         ("google:models/gemini-3.8-flash", "gemini:gemini-3.8-flash"),
+        ("gemini:publishers/google/models/gemini-2.5-pro", "gemini:gemini-2.5-pro"),
+        ("gemini:projects/p/locations/l/publishers/google/models/gemini-2.5-pro", "gemini:gemini-2.5-pro"),
         ("bedrock:anthropic.claude-haiku-4-5-20251001-v1:0", "anthropic:claude-haiku-4-5"),
         ("bedrock:global.anthropic.claude-opus-5-5", "anthropic:claude-opus-5-5"),
+        ("bedrock:arn:aws:bedrock:us-east-1::foundation-model/anthropic.claude-opus-4-5", "anthropic:claude-opus-4-5"),
         ("openrouter:anthropic/claude-opus-5.5", "anthropic:claude-opus-5-5"),
         ("openrouter:openai/gpt-6-sol:nitro", "openai:gpt-6-sol"),
         ("azure:gpt-6-sol", "openai:gpt-6-sol"),
@@ -192,7 +195,11 @@ def test_announced_prices_hold_from_their_day_on(at: int, price: float) -> None:
 def test_regional_endpoints_cost_more() -> None:
     home = cost(Usage(1_000_000), "bedrock:anthropic.claude-opus-5-5").amount_usd
     assert home == cost(Usage(1_000_000), "bedrock:global.anthropic.claude-opus-5-5").amount_usd
-    assert cost(Usage(1_000_000), "bedrock:us.anthropic.claude-opus-5-5").amount_usd == pytest.approx(1.1 * (home or 0))
+    for name in (
+        "us.anthropic.claude-opus-5-5",
+        "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-opus-5-5",
+    ):
+        assert cost(Usage(1_000_000), f"bedrock:{name}").amount_usd == pytest.approx(1.1 * (home or 0))
 
 
 MONEY = [

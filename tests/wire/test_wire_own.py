@@ -191,6 +191,8 @@ def test_text_that_was_cut_is_not_replaced_by_its_original_block() -> None:
         ("us.anthropic.claude-opus-5-5-20261001-v1:0", "claude-opus-5-5", True),
         ("gpt-6-sol", "gpt-6-sol-2026-05-01", True),
         ("models/gemini-3.8-flash", "gemini-3.8-flash", True),
+        ("publishers/google/models/gemini-3.8-flash", "gemini-3.8-flash", True),
+        ("arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-opus-5-5", "claude-opus-5-5", True),
         ("", "anything", True),
         ("claude-opus-5", "claude-opus-5-5", False),
         ("gpt-5", "gpt-5-mini", False),

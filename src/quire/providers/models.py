@@ -111,21 +111,21 @@ def named_target(target: str) -> str:
 
 # What names a snapshot or a serving variant of a model: -20251101, -2026-04-23, @20251001, -v1:0, :free.
 _SNAPSHOT = re.compile(r"(-v\d+(:\d+)?|[-@]\d{8}|-\d{4}-\d{2}-\d{2}|:[a-z]+|-latest)$")
-_REGION = re.compile(r"^(us|eu|apac|jp|au|ca|us-gov|global)\.")
+# What of it stands in front: models/, publishers/google/models/, arn:…:inference-profile/, us.
+_PLACE = re.compile(r"^(arn:[^/]+/|(.*publishers/google/)?models/)?((us|eu|apac|jp|au|ca|us-gov|global)\.)?")
 
 
 def find_row(provider: str, model: str) -> ModelRow:
     """A model's row in its provider's table, else in its maker's, else its family's, else empty."""
-    row = _find_row(provider, model)
-    if row is not None:
+    if row := _own_row(provider, model):
         return row
     maker, rest = _maker(provider, model)
     if maker:
-        return _row_elsewhere(provider, _find_row(maker, rest) or ModelRow(maker, rest, _family(maker, rest), False))
+        return _row_elsewhere(provider, _own_row(maker, rest) or ModelRow(maker, rest, _family(maker, rest), False))
     return ModelRow(provider, model, _family(provider, model), False)
 
 
-def _find_row(provider: str, model: str) -> ModelRow | None:
+def _own_row(provider: str, model: str) -> ModelRow | None:
     rows: dict[str, JsonObject] = data("models")["models"].get(provider, {})
     for spelling in _spellings(model):
         for id, facts in rows.items():
@@ -143,8 +143,8 @@ def exists(provider: str, model: str) -> bool:
 
 
 def _spellings(model: str) -> list[str]:
-    """The ids a model may be listed under, nearest first; region and snapshot fall away."""
-    ids = [model, _REGION.sub("", model.removeprefix("models/"))]
+    """The ids a model may be listed under, nearest first; place and snapshot fall away."""
+    ids = [model, _PLACE.sub("", model)]
     while (shorter := _SNAPSHOT.sub("", ids[-1])) != ids[-1]:
         ids.append(shorter)
     return ids
@@ -160,7 +160,7 @@ def _family(provider: str, model: str) -> JsonObject:
 def _maker(provider: str, model: str) -> tuple[str, str]:
     """Who makes a model that this provider serves: anthropic.claude-opus-5-5 -> ("anthropic", "claude-opus-5-5")."""
     upstream = provider_facts(provider).get("upstream", {})
-    bare = _REGION.sub("", model)
+    bare = _PLACE.sub("", model)
     for prefix, maker in upstream.get("prefixes", {}).items():
         if bare.startswith(prefix):
             rest = bare.removeprefix(prefix)
@@ -193,7 +193,7 @@ def same_model(name: str, other: str) -> bool:
 
 def model_name(model: str) -> str:
     """A model's name without the host in front, and without date and version of the host behind."""
-    name = _HOSTED.sub("", model.lower())
+    name = _HOSTED.sub("", _PLACE.sub("", model.lower()))
     while name != (shorter := _DATED.sub("", name)):
         name = shorter
     return name
@@ -414,8 +414,8 @@ def _prices(provider: str, model: str, row: ModelRow) -> Prices:
     served = provider_facts(provider).get("upstream", {}).get("regional", 1.0)
     factor = prices.regional if row.owner == provider else served
     # On Bedrock a regional endpoint costs more than the global one.
-    regional = _REGION.match(model) and not model.startswith("global.")
-    if factor == 1.0 or not row.known or not regional:
+    place = _PLACE.match(model)
+    if factor == 1.0 or not row.known or place is None or place[4] in (None, "global"):
         return prices
     return msgspec.structs.replace(prices, tiers=tuple(_times(tier, factor) for tier in prices.tiers))
 
