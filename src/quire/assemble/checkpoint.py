@@ -24,7 +24,7 @@ from quire.assemble.state import Assembly, FedEntries, ModelHistory
 from quire.assemble.summary import Summarise
 from quire.assemble.user_message import ItemBlock, UserMessage, UserTurn
 from quire.errors import QuireError
-from quire.log.entries import decode_row, part_row, row_of
+from quire.log.entries import decode_row, row_of, split_row
 from quire.values import Entry, Json, JsonObject, Message, Result, Text, Think
 
 # Raise this when the written form changes, or when the same entries give another state.
@@ -276,7 +276,7 @@ def _without_repeats(message: Message) -> tuple[Message, list[tuple[int, list[Js
     parts, repeats = list(message.parts), list[tuple[int, list[Json]]]()
     for at, part in enumerate(parts):
         if isinstance(part, Text | Think | Result) and "message" in part.wire:
-            body, places = part_row(row_of({"text": part.text, "wire": part.wire}))
+            body, places = split_row(row_of({"text": part.text, "wire": part.wire}))
             if places:
                 parts[at] = msgspec.structs.replace(part, wire=body["wire"])
                 repeats.append((at, places))
@@ -286,7 +286,7 @@ def _without_repeats(message: Message) -> tuple[Message, list[tuple[int, list[Js
 def _packed_user(user: UserTurn | None, blocks: _Blocks) -> _User | None:
     if user is None:
         return None
-    body, repeats = part_row(row_of(user.entry.body))
+    body, repeats = split_row(row_of(user.entry.body))
     entry = msgspec.structs.replace(user.entry, body=body)
     return _form_of(_User, user, entry=entry, blocks=tuple(blocks.places(user.blocks)), repeats=repeats)
 

@@ -454,7 +454,7 @@ def _within(blocks: list[ItemBlock], limit: int, used: dict[str, int], pinned: C
     return [block for block in blocks if block.id not in leaving]
 
 
-def drop_older_versions(epoch: Epoch, plan: Cuts, library: list[ItemBlock], turn: int) -> list[Edit]:
+def superseding_edits(epoch: Epoch, plan: Cuts, library: list[ItemBlock], turn: int) -> list[Edit]:
     """The edits that take older versions of the library's items out of the earlier turns that stay."""
     newest = {item.id: item.sha256 for item in library}
     return [

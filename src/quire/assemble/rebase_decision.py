@@ -14,7 +14,7 @@ from quire.assemble.fit import NO_CUT, RUNGS, Cuts, Rung
 from quire.assemble.fit import plan as plan_cut
 from quire.assemble.messages import SUMMARY_TURN, Epoch, PlacedMessage, documents_text, handle_of, own_handle
 from quire.assemble.pending import holds_context
-from quire.assemble.rebase import Edit, Rebase, Version, apply, drop_older_versions, fold_library, pinned_words
+from quire.assemble.rebase import Edit, Rebase, Version, apply, fold_library, pinned_words, superseding_edits
 from quire.assemble.rebase import edits as edits_of
 from quire.assemble.summary import Leaving, Summarise, extract, forgotten
 from quire.assemble.telling import lines_that_fit, telling
@@ -303,7 +303,7 @@ def _write(assembly: Assembly, policy: Policy, reason: str, planned: _RebasePlan
     epoch, plan = assembly.epoch, planned.plan
     library = _library_after(assembly, policy, planned.cutting)
     edits = edits_of(epoch, policy, plan, assembly.carried.results, _results_pinned_whole(assembly))
-    edits += drop_older_versions(epoch, plan, library, assembly.turn)
+    edits += superseding_edits(epoch, plan, library, assembly.turn)
     summary, fallbacks = _summary(assembly, plan, edits)
     opening = max((seq for leaf in epoch.history.leaves[: plan.opening] for seq in leaf.message.seqs), default=0)
     # Where nothing leaves, the summary before is told again.

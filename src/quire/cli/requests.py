@@ -364,7 +364,7 @@ class MovedPrefix(msgspec.Struct, frozen=True):
 
 
 def lock_requests(calls: Iterable[SentCall]) -> tuple[LockedRequest, ...]:
-    """The requests that were sent, those without a body left out."""
+    """The requests that were sent as a lock holds them, those without a body left out."""
     from quire.audit.first_difference import bytes_of, units_of, where
 
     bodies = ((call.target, units_of(call)) for call in calls if call.body)
@@ -427,7 +427,7 @@ def lock(file: Path, lock_file: Path, reason: str) -> None:
       quire lock requests.jsonl
       quire lock requests.jsonl --reason "the search tool is new"
     """
-    now, reasons = _read_lock(file), tuple[str, ...]()
+    now, reasons = _read_requests(file), tuple[str, ...]()
     if lock_file.exists():
         before = read_lock(lock_file)
         moves = moved_prefixes(before.requests, now)
@@ -458,7 +458,7 @@ def check(file: Path, lock_file: Path, as_json: bool) -> None:
     """
     if not lock_file.exists():
         raise NotFound(f"there is no {str(lock_file)!r}", hint=f"Write it first: quire lock {file}")
-    moves = moved_prefixes(read_lock(lock_file).requests, _read_lock(file))
+    moves = moved_prefixes(read_lock(lock_file).requests, _read_requests(file))
     if as_json:
         print_json([msgspec.to_builtins(move) for move in moves])
     elif moves:
@@ -470,7 +470,7 @@ def check(file: Path, lock_file: Path, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _read_lock(file: Path) -> tuple[LockedRequest, ...]:
+def _read_requests(file: Path) -> tuple[LockedRequest, ...]:
     from quire.audit import read_calls
 
     requests = lock_requests(read_calls(file))

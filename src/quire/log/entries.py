@@ -371,14 +371,14 @@ def _named_texts(value: Json, names: dict[str, str], path: list[Json], places: l
     return value
 
 
-def part_row(row: Json) -> tuple[Json, list[Json]]:
+def split_row(row: Json) -> tuple[Json, list[Json]]:
     """A row's stored body, and the places where texts have to be put back."""
     return (row[0], row[1:]) if isinstance(row, list) and row else (row, [])
 
 
 def decode_row(row: Json) -> JsonObject:
     """The body that a row holds; a ValueError where it holds none."""
-    body, places = part_row(row)
+    body, places = split_row(row)
     if not isinstance(body, dict):
         raise ValueError("it is not a JSON object")
     try:

@@ -338,7 +338,7 @@ class Collection:
         neighbours = self._beside()
         words, share = scores(self._postings, query_terms, neighbours, self._alive.all)
         vector = self._vector(query_terms)
-        allowed = self._allow(only, exclude)
+        allowed = self._allowed_rows(only, exclude)
         near, cosines = _NOTHING if vector is None else self.meaning.near(vector, allowed)
         rows = pool(words, near, cosines, allowed, max(POOL, 2 * k))
         has_vector = self.meaning.known[rows] if vector is not None else False
@@ -382,7 +382,7 @@ class Collection:
         length = np.linalg.norm(vector)
         return np.asarray(vector / length, np.float32) if length else None
 
-    def _allow(self, only: Iterable[str] | Bools | None, exclude: Iterable[str]) -> Bools:
+    def _allowed_rows(self, only: Iterable[str] | Bools | None, exclude: Iterable[str]) -> Bools:
         allowed = self._alive.all.copy()
         if isinstance(only, np.ndarray):
             allowed &= only

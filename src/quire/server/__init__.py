@@ -242,7 +242,7 @@ def _endpoint(route: Route, service: Service) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             name = await service.admit(request)
-            tenant = service.open_tenant(name)
+            tenant = service.known_tenant(name)
             if tenant is None:
                 tenant = await off_loop(service.tenant, name)
             path = _path(route, request)

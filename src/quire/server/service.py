@@ -178,7 +178,7 @@ class Service:
             self.needs_keys = await off_loop(self._has_keys)
         return self.needs_keys
 
-    def open_tenant(self, name: str) -> Tenant | None:
+    def known_tenant(self, name: str) -> Tenant | None:
         """A tenant that was asked for before: nothing has to be opened for it."""
         return self._tenants.get(name)
 

@@ -177,13 +177,13 @@ class GrowingCheck:
         self._before = {}
         for turn in self._turns[count_before:]:
             if turn.raw or wire.rules.bare_texts:
-                self._settled += (finding for sequel in self._sequels for finding in sequel.take(check, turn))
+                self._settled += (problem for sequel in self._sequels for problem in sequel.take(check, turn))
         check = self._whole(check, wire, around)
         yield from self._head_findings
-        yield from (finding for place in sorted(self._wrong) for finding in self._wrong[place])
+        yield from (problem for place in sorted(self._wrong) for problem in self._wrong[place])
         yield from self._settled
         if not self._shape_only:
-            yield from (finding for sequel in self._sequels for finding in sequel.end(check))
+            yield from (problem for sequel in self._sequels for problem in sequel.end(check))
             yield from wire.rules.end(check)
 
     def _stands(self, changed: list[int], messages: Sequence[Json], lines: Sequence[bytes]) -> bool:
@@ -202,11 +202,11 @@ class GrowingCheck:
         marks: list[Mark] = []
         size = self._clean_before.get(name, 0)
         if not size:
-            size, wrong = _encode(value, turn.path)
+            size, wrong = _measure(value, turn.path)
             wrong += wire.rules.message(check, turn)
             if not self._shape_only and (turn.raw or wire.rules.bare_texts):
                 wrong += wire.rules.turn(check, turn)
-                wrong += _accepted_in(check, turn)
+                wrong += _check_message(check, turn)
             marks += wire.rules.marks(turn)
         if place and not wrong and not marks:
             self._clean[name] = size
@@ -223,7 +223,7 @@ class GrowingCheck:
         """The check with all that is around the messages and in them."""
         if around != self._around:
             self._head = Conversation(*heads(check.body, check.info.wire))
-            self._head_size, wrong = _encode(around, "$")
+            self._head_size, wrong = _measure(around, "$")
             headed = msgspec.structs.replace(check, conversation=self._head)
             wrong += wire.rules.body(headed)
             if not self._shape_only:
@@ -292,7 +292,7 @@ def _check(
     return make_check(request, provider_name, model, memory, headers)
 
 
-def _encode(value: Json, path: str) -> tuple[int, list[Finding]]:
+def _measure(value: Json, path: str) -> tuple[int, list[Finding]]:
     """The size of a value as it goes over the wire, and what in it is no JSON."""
     try:
         encoded = msgspec.json.encode(value)
@@ -334,7 +334,7 @@ def _check_fields(check: Check) -> Iterator[Finding]:
         yield from _effort(check, [*levels, ("$.reasoning_effort", check.body.get("reasoning_effort"))])
 
 
-def _accepted_in(check: Check, turn: TurnMessage) -> Iterator[Finding]:
+def _check_message(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     """What the model table tells of a message."""
     if not check.model_named:
         return

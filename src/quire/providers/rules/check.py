@@ -333,12 +333,12 @@ class Finding(msgspec.Struct, frozen=True):
 
 def advice(findings: Iterable[Finding]) -> Iterator[Finding]:
     """The same findings as warnings."""
-    return (msgspec.structs.replace(finding, severity="warning") for finding in findings)
+    return (msgspec.structs.replace(problem, severity="warning") for problem in findings)
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:
     """What would be refused."""
-    return [finding for finding in findings if finding.severity == "error"]
+    return [problem for problem in findings if problem.severity == "error"]
 
 
 def finding(row: str, path: str, case: str = "", *, sure: bool = True, **details: Json) -> Finding:

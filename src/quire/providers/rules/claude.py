@@ -232,7 +232,7 @@ def _top_level(check: Check, explicit: list[Mark], ttl: str) -> Iterator[Finding
     elif not mark and target:
         # Only a finding of its own: marks among themselves are looked at by `out_of_order`.
         findings = out_of_order([*explicit, Mark("$.cache_control", ttl)])
-        yield from (finding for finding in findings if finding.path == "$.cache_control")
+        yield from (problem for problem in findings if problem.path == "$.cache_control")
 
 
 def _target(conversation: Conversation) -> TurnBlock | None:
@@ -437,7 +437,7 @@ def converse_model(check: Check) -> Iterator[Finding]:
     yield from turns.modes(check, mode, "$.additionalModelRequestFields.thinking", most)
 
 
-def media_places(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
+def misplaced_media(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
     """Where Converse's models differ: what lies in S3, and videos that a tool returns."""
     source = as_object(block.get("source"))
     returned = kind == "document" and "toolResult" in path
@@ -486,7 +486,7 @@ CONVERSE_RULES = WireRules(
     block=converse_block,
     marks=lambda turn: marks_in(turn.blocks),
     media_fields=MEDIA,
-    placed=media_places,
+    placed=misplaced_media,
     issued=lambda memory, body, reply: turns.remember_reply(
         memory, body, value_at(reply, "output", "message", "content"), "bedrock"
     ),

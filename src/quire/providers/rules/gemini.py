@@ -276,7 +276,7 @@ def _media_kind(part: JsonObject) -> str:
     return ""
 
 
-def media_places(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
+def misplaced_media(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
     """What a function may give besides its response: pictures and documents, and only to newer models."""
     if "functionResponse" not in path and "function_response" not in path:
         return
@@ -306,7 +306,7 @@ RULES = WireRules(
     end=least,
     bare_texts=True,
     media=_media_kind,
-    placed=media_places,
+    placed=misplaced_media,
     issued=_remember_issued,
     observed=_remember_signatures,
     unchecked=_unchecked_rules,

@@ -53,7 +53,7 @@ def _misfits(check: Check, value: Json, description: str, path: str) -> Iterator
     everybody = list(misfits(value, description, path, grammar_of("openai-chat", closed=False)))
     yield from everybody
     if check.info.features.strict:
-        yield from _as_openai(check, (finding for finding in strictly if finding not in everybody))
+        yield from _as_openai(check, (problem for problem in strictly if problem not in everybody))
 
 
 def _as_openai(check: Check, strictly: Iterable[Finding]) -> Iterable[Finding]:

@@ -134,7 +134,7 @@ def _message(part: Text, message: Message, draft: Draft) -> JsonObject | None:
     # OpenAI itself carries out no call of free text: it would miss the output.
     missed = {"custom_tool_call"} if draft.info.features.strict else set()
     if item and item.get("type") not in missed and _says(item, part.text):
-        return _keep_with_reasoning(item, part.wire, draft)
+        return _without_orphan_id(item, part.wire, draft)
     leave_out(part, message, draft)
     return {"type": "message", "role": "assistant", "content": part.text} if part.text else None
 
@@ -171,15 +171,15 @@ def _call(part: Call, draft: Draft) -> JsonObject:
     item = own_block(part, draft)
     if item and item["type"] != "function_call":
         named = {"name": NAMES.spell(part.name)} if "name" in item else {}
-        return {**_keep_with_reasoning(item, part.wire, draft), "call_id": part.call_id, **named}
+        return {**_without_orphan_id(item, part.wire, draft), "call_id": part.call_id, **named}
     arguments = part.arguments or str(part.wire.get("arguments") or "") or compact(part.args)
     fields = {"call_id": part.call_id, "name": NAMES.spell(part.name), "arguments": arguments}
     if item and item.get("arguments") == arguments:
-        return {**_keep_with_reasoning(item, part.wire, draft), **fields}
+        return {**_without_orphan_id(item, part.wire, draft), **fields}
     return {"type": "function_call", **fields}
 
 
-def _keep_with_reasoning(item: JsonObject, wire: JsonObject, draft: Draft) -> JsonObject:
+def _without_orphan_id(item: JsonObject, wire: JsonObject, draft: Draft) -> JsonObject:
     """The item as it came; without its id where its reasoning was left out, which the API would miss."""
     after = wire.get("after")
     if not after or any(message.get("id") == after for message in reversed(draft.messages[-64:])):
