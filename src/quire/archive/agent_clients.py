@@ -381,8 +381,8 @@ def _codex_compacted(walk: SessionWalk, payload: JsonObject) -> tuple[list[int],
 
 
 def _codex_said(item: JsonObject) -> JsonObject:
-    named = ("id", "status", "phase")
-    return {key: value for key, value in _codex_item(item).items() if key not in named and value is not None}
+    apart = ("id", "status", "phase")
+    return {key: value for key, value in _codex_item(item).items() if key not in apart and value is not None}
 
 
 def _is_bare_codex(line: JsonObject) -> bool:

@@ -231,7 +231,7 @@ class Built(msgspec.Struct, frozen=True):
     def tokens(self) -> int:
         return self.head_tokens + sum(self.sizes)
 
-    def with_sizes(self, start: int = 0) -> Iterator[tuple[Message, int]]:
+    def sized_messages(self, start: int = 0) -> Iterator[tuple[Message, int]]:
         """The messages from a place on, each with its tokens."""
         return zip(self.prompt.messages[start:], self.sizes[start:], strict=True)
 

@@ -243,10 +243,10 @@ class Round(msgspec.Struct, frozen=True):
             return Round(decided=self.decided)
         if entry.kind in SPOKEN and not beside:
             return self
-        return self._at(_SOMETHING_ELSE if entry.kind in SPOKEN | BOOKKEEPING else _MORE_TOLD)
+        return self._step(_SOMETHING_ELSE if entry.kind in SPOKEN | BOOKKEEPING else _MORE_TOLD)
 
     def spoke(self) -> Round:
-        return self._at(_SPOKE)
+        return self._step(_SPOKE)
 
     def after_request(self, sent: bool = False) -> Round:
         """The round behind a request; what was decided for it is used up."""
@@ -258,13 +258,13 @@ class Round(msgspec.Struct, frozen=True):
 
     def streams(self, going_on: bool) -> Round:
         """A `sent` entry opens the answer's stream, or reports what the answer used."""
-        return self._at(_STREAM_BEGAN if going_on else _REPORTED)
+        return self._step(_STREAM_BEGAN if going_on else _REPORTED)
 
     def again(self) -> Round:
         """The round if a request is made now, while an answer streams in: the same one again, or a new one."""
-        return self._at(_AGAIN)
+        return self._step(_AGAIN)
 
-    def _at(self, table: dict[Stage, Stage]) -> Round:
+    def _step(self, table: dict[Stage, Stage]) -> Round:
         return _to(self, stage=table.get(self.stage, self.stage))
 
 

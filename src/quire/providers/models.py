@@ -33,7 +33,7 @@ class ModelRow(msgspec.Struct, frozen=True):
 
 @functools.cache
 def data(name: str) -> JsonObject:
-    """One of the data files that ship with the package: providers, models, prices, caching, rules."""
+    """One of the data files that ship here: providers, models, prices, caching, rules, shapes, dialects, usage."""
     loaded: JsonObject = msgspec.json.decode((Path(__file__).parent / "data" / f"{name}.json").read_bytes())
     return loaded
 

@@ -119,7 +119,7 @@ class SharedRequests:
             for place in range(same, tools + system):
                 out.append([self._row(segment) for at, segment in head if at == place])
         start = max(0, same - tools - system)
-        for message, size in built.with_sizes(start):
+        for message, size in built.sized_messages(start):
             pair = self._row_of.get(id(message))
             if pair is None:
                 pair = self._row_of[id(message)] = (message, self._row(message_segment(message, size, self._edits)))

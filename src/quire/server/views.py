@@ -360,7 +360,7 @@ class ThreadView:
         edits = {seq: action for request in self._requests[:n] for seq, action in edits_of(request).items()}
         first = len(built.prompt.tools) + bool(built.prompt.system)
         out = list(head_segments(built))
-        for index, (message, size) in enumerate(built.with_sizes(), first):
+        for index, (message, size) in enumerate(built.sized_messages(), first):
             if index - first == built.user:
                 out += [(index, segment) for segment in user_segments(built, size, message)]
             else:
