@@ -1001,6 +1001,12 @@ def test_what_does_not_fit_is_refused_at_its_place(
     assert failed.value.hint
 
 
+@pytest.mark.parametrize("options", [[], ["--from", "anthropic"], ["--from", "codex"]])
+def test_a_home_that_nobody_has_is_no_file(home: Path, options: list[str]) -> None:
+    with pytest.raises(CallError, match="~nobody-here/x"):
+        run("import", "~nobody-here/x.json", *options)
+
+
 def test_entries_of_a_log_are_told_where_they_are_read(home: Path) -> None:
     write("x.jsonl", [{"kind": "user", "text": "a"}, {"kind": "respond", "text": "b"}])
     with pytest.raises(FormatError) as failed:

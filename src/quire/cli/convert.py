@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -178,7 +179,7 @@ def _read(path: str, format: str | None, model: str, read_chat: ReadChat) -> lis
     """The conversations at a path, as entries that the log takes."""
     from quire.archive.sessions import STORES, files_under, source_file
 
-    place = Path(path).expanduser()
+    place = Path(os.path.expanduser(path))  # of a user that there is not, it is left as it is
     store = next((known_store for known_store in STORES if known_store.name == format), None)
     is_of_store = store and path != "-" and place.exists() and store.recognises(source_file(place))
     if format in FORMATS and not is_of_store:

@@ -137,9 +137,8 @@ def _own_row(provider: str, model: str) -> ModelRow | None:
 def exists(provider: str, model: str) -> bool:
     """Whether a provider may have a model: its table names it, or the table is not complete."""
     others: JsonObject = data("models")["others"]
-    if provider not in others or find_row(provider, model).known:
-        return True
-    return any(re.fullmatch(others[provider], spelling) for spelling in _spellings(model))
+    known = provider not in others or find_row(provider, model).known
+    return known or any(re.fullmatch(others[provider], spelling) for spelling in _spellings(model))
 
 
 def _spellings(model: str) -> list[str]:
