@@ -226,6 +226,12 @@ def test_the_window_from_the_shell(thread: Thread) -> None:
     assert ids() == []
 
 
+@pytest.mark.parametrize("name", ["~nobody-here/a.py", "~nobody-here/a.py:5-6", "~nobody-here/a.py::g"])
+def test_a_home_that_nobody_has_holds_no_file(home: Path, name: str) -> None:
+    with pytest.raises(QuireError, match="~nobody-here/a"):
+        run("window", "demo", "add", name)
+
+
 def test_a_note_of_a_vault_is_kept_and_read_again(thread: Thread) -> None:
     Path("vault").mkdir()
     Path("vault/Plan.md").write_text("Old plan.")

@@ -162,17 +162,18 @@ def _from_vault(name: str, vault: Vault) -> list[Attachment]:
 
 
 def _from_files(name: str, vault: Vault | None) -> Attachment:
-    """An item under a name of its own, so that it is recognised when it is attached again."""
-    path = Path(name).expanduser()
+    """A file, lines or a symbol of one, under its own name, so that it is recognised when it is attached again."""
+    path = Path(os.path.expanduser(name))
     if os.path.isfile(path):
         return _file(path, name)
     if match := _LINES.match(name):
         file, start, end = match[1], int(match[2]), int(match[3])
-        region = from_region(Path(file).expanduser(), start, end, name=file)
+        region = from_region(Path(os.path.expanduser(file)), start, end, name=file)
         return Attachment({**item_json(region), "id": f"{file}#L{start}-L{end}"}, name)
     file, colons, symbol = name.partition("::")
     if colons:
-        return Attachment({**item_json(from_symbol(Path(file).expanduser(), symbol, name=file)), "id": name}, name)
+        definition = from_symbol(Path(os.path.expanduser(file)), symbol, name=file)
+        return Attachment({**item_json(definition), "id": name}, name)
     if vault is None and name.startswith("[["):
         raise _no_vault(name)
     if path.is_dir() or (vault is None and name.startswith("#")):

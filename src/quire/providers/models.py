@@ -111,7 +111,6 @@ def named_target(target: str) -> str:
 
 # What names a snapshot or a serving variant of a model: -20251101, -2026-04-23, @20251001, -v1:0, :free.
 _SNAPSHOT = re.compile(r"(-v\d+(:\d+)?|[-@]\d{8}|-\d{4}-\d{2}-\d{2}|:[a-z]+|-latest)$")
-# What of it stands in front: models/, publishers/google/models/, arn:…:inference-profile/, us.
 _PLACE = re.compile(r"^(arn:[^/]+/|(.*publishers/google/)?models/)?((us|eu|apac|jp|au|ca|us-gov|global)\.)?")
 
 
@@ -142,7 +141,7 @@ def exists(provider: str, model: str) -> bool:
 
 
 def _spellings(model: str) -> list[str]:
-    """The ids a model may be listed under, nearest first; place and snapshot fall away."""
+    """The ids a model may be listed under, nearest first; place (models/, arn:…/, us.) and snapshot fall away."""
     ids = [model, _PLACE.sub("", model)]
     while (shorter := _SNAPSHOT.sub("", ids[-1])) != ids[-1]:
         ids.append(shorter)
