@@ -313,6 +313,82 @@ def test_a_process_may_fork_while_its_os_threads_write(tmp_path: Path, how: str)
     assert (ran.stdout, ran.returncode) == (f"{[0] * 6} 48 0\n", 0), ran.stderr
 
 
+FORKS_IN_THE_WAY = {
+    "an interrupt while it waits": """
+inside, go, seen = threading.Event(), threading.Event(), []
+def use():
+    with store._file.guard(): inside.set(); go.wait()
+other = threading.Thread(target=use); other.start(); inside.wait()
+sys.unraisablehook = lambda told: seen.append(told.exc_type.__name__)
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+fork(lambda: None)
+go.set(); other.join()
+run(lambda: store.append("t", [values.user("b")]))
+print(seen, len(store.read("t")))
+""",
+    "a log message of who is waited for": """
+inside, go = threading.Event(), threading.Event()
+def use():
+    with store._file.guard(): inside.set(); go.wait(); logging.getLogger("quire").isEnabledFor(threading.get_ident())
+other = threading.Thread(target=use); other.start(); inside.wait()
+threading.Timer(0.2, go.set).start()
+begun = time.monotonic()
+fork(lambda: None)
+print(time.monotonic() - begun < 20, len(store.read("t")))
+""",
+    "stores that others open and leave": """
+ended = threading.Event()
+def come_and_go(path):
+    while not ended.is_set():
+        with quire.open(path, "t") as thread: [quire.Thread(thread.store, str(n)) for n in range(50)]
+sys.setswitchinterval(1e-5)
+others = [threading.Thread(target=come_and_go, args=(sys.argv[1] + str(n),)) for n in range(3)]
+for other in others: other.start()
+for n in range(20): fork(lambda: store.append("t", [values.user("b")]))
+ended.set()
+for other in others: other.join()
+print(len(store.read("t")))
+""",
+    "a store that was closed": """
+store.close()
+fork(lambda: None)
+try: store.read("t")
+except quire.QuireError as error: print(error)
+""",
+}
+AROUND_FORKS = """
+import sys
+import quire
+import logging, os, signal, threading, time
+from quire import values
+from quire.log.sqlite import SqliteStore
+def run(work):
+    other = threading.Thread(target=work); other.start(); other.join()
+def fork(work):
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        work()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+store = SqliteStore(sys.argv[1])
+store.append("t", [values.user("a")])
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "says"),
+    [*zip(FORKS_IN_THE_WAY, ["['KeyboardInterrupt'] 2", "True 1", "21", "t.db was closed here before"], strict=True)],
+)
+def test_nothing_that_is_in_the_way_of_a_fork_hangs_it_or_what_comes_behind(
+    tmp_path: Path, way: str, says: str
+) -> None:
+    script = AROUND_FORKS + FORKS_IN_THE_WAY[way]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, "t.db"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (ran.stdout.strip().removeprefix(f"{tmp_path}/"), ran.returncode) == (says, 0), ran.stderr
+
+
 def test_a_child_has_no_part_in_the_turn_that_its_parent_holds(tmp_path: Path) -> None:
     with SqliteStore(tmp_path / "t.db") as store, store.turn_lock("t"):
         store.append("t", [values.user("a")])

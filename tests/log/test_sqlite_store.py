@@ -208,26 +208,32 @@ def test_nothing_is_written_to_a_file_that_was_taken_away(tmp_path: Path, replac
         path.rename(elsewhere)
         if replaced:
             shutil.copy(elsewhere, path)
-        with pytest.raises(QuireError, match=r"q\.db was moved, deleted or replaced while it was open"):
-            store.append("t", users("b"))
+        with ThreadPoolExecutor(1) as pool:  # one that comes now finds the same
+            for append in (store.append, lambda *what: pool.submit(store.append, *what).result(600)):
+                with pytest.raises(QuireError, match=r"q\.db was moved, deleted or replaced while it was open"):
+                    append("t", users("b"))
         elsewhere.rename(path)
         store.append("t", users("c"))
         assert texts(store, "t") == ["a", "c"]
 
 
-def test_a_log_that_lost_its_file_is_not_thrown_away(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["folder/q.db", "link"])
+def test_a_log_that_lost_its_file_is_not_thrown_away(tmp_path: Path, name: str) -> None:
     """SQLite would begin a new file, and delete the log that holds what was acknowledged."""
-    path, elsewhere = tmp_path / "q.db", tmp_path / "moved.db"
-    with SqliteStore(path) as store:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(path := tmp_path / "folder" / "q.db")
+    named, elsewhere = tmp_path / name, tmp_path / "moved.db"
+    with SqliteStore(named) as store:
         store.append("t", users("a"))
+        assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
         path.rename(elsewhere)
         for begun in (False, True):
             if begun:
                 path.touch()
             with pytest.raises(CallError, match=r"q\.db is gone, and its write-ahead log .*q\.db-wal is left"):
-                SqliteStore(path)
+                SqliteStore(named)
         elsewhere.rename(path)
-        with SqliteStore(path) as again:
+        with SqliteStore(named) as again:
             assert texts(again, "t") == ["a"]
 
 

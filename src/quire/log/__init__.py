@@ -6,13 +6,15 @@ and runs to its end. One cycle at a time: whoever carries a thread's turn out ho
 
 from __future__ import annotations
 
+import logging  # noqa: F401  # a fork asks for its lock behind ours, in the opposite order: who is waited for may log
 import os
 import secrets
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -81,6 +83,8 @@ def refuse_loop(instead: str) -> None:
 # thread held stays held in the child for ever: so no file is open while a process forks, and the child begins anew.
 
 _FORKING: weakref.WeakSet[Forking] = weakref.WeakSet()
+# Held from before a fork until behind it: no store or OS thread comes meanwhile, and no connection ends.
+FORK_LOCK = threading.RLock()
 
 
 class Forking:
@@ -88,7 +92,8 @@ class Forking:
 
     def _outlive_forks(self) -> None:
         self._begin_anew()
-        _FORKING.add(self)
+        with FORK_LOCK:
+            _FORKING.add(self)
 
     def _begin_anew(self) -> None: ...
     def _before_fork(self) -> None: ...
@@ -96,8 +101,13 @@ class Forking:
 
 
 def _tell_all(act: str) -> None:
-    for part in list(_FORKING):
-        getattr(part, act)()
+    with ExitStack() as calls:  # an interrupt in one keeps none from being called
+        if act == "_before_fork":
+            FORK_LOCK.acquire()
+        else:
+            calls.callback(FORK_LOCK.release)
+        for part in list(_FORKING):
+            calls.callback(getattr(part, act))
 
 
 if hasattr(os, "register_at_fork"):

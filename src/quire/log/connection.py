@@ -73,12 +73,10 @@ def _connect_to_write(path: str | Path) -> sqlite3.Connection:
         conn.execute("PRAGMA synchronous = FULL")
         conn.execute("PRAGMA foreign_keys = ON")
         conn.execute("PRAGMA secure_delete = ON")
-    # SQLite quotes a broken schema in its message, and Python cannot read that.
-    except UnicodeDecodeError as error:
+    except BaseException as error:
         conn.close()
-        raise BrokenFile("malformed database schema") from error
-    except BaseException:
-        conn.close()
+        if isinstance(error, UnicodeDecodeError):  # SQLite quotes a broken schema, and Python cannot read that
+            raise BrokenFile("malformed database schema") from error
         raise
     return conn
 
@@ -130,14 +128,9 @@ def _insist(conn: sqlite3.Connection, statement: str) -> None:
             if _code(error) not in _BUSY or waited > BUSY_TIMEOUT_S:
                 raise
             if waited > SILENT_S and not warned:
-                warned = _tell_of_wait(conn)
+                file, warned = conn.execute("PRAGMA database_list").fetchone()[2], True
+                _logger.warning("waiting for %s: another process is writing to it (at most %.0f s)", file, BUSY_TIMEOUT_S)
         time.sleep(RETRY_S)
-
-
-def _tell_of_wait(conn: sqlite3.Connection) -> bool:
-    file = conn.execute("PRAGMA database_list").fetchone()[2]
-    _logger.warning("waiting for %s: another process is writing to it (at most %.0f s)", file, BUSY_TIMEOUT_S)
-    return True
 
 
 class BrokenFile(sqlite3.DatabaseError):

@@ -7,6 +7,7 @@ the same time share a commit. Tenants do not wait for each other.
 from __future__ import annotations
 
 import hashlib
+import os
 import queue
 import random
 import secrets
@@ -120,7 +121,7 @@ class PostgresStore(PostgresTables, BranchStore):
 
     def _end(self) -> None:
         """The process's connections end with the last store that uses them."""
-        if not self._closed:
+        if not self._closed and self._session.database.process == os.getpid():
             self._closed = True
             self._commits.close()
             self._session.close()

@@ -130,12 +130,12 @@ class Database:
     """The connections of this process to one database, shared by the stores of all its tenants."""
 
     __reduce__ = refuse_pickling
-    # By process, too: the connections of one that forked are its own.
+    # By process, too: the connections of one that forked are its own, and what one of its OS threads held stays held.
     _open: ClassVar[dict[tuple[int, str], Database]] = {}
-    _opening = threading.Lock()
+    _opening: ClassVar[dict[int, threading.Lock]] = {}
 
     def __init__(self, url: str) -> None:
-        self.url, self.name, self._process = url, without_password(url), os.getpid()
+        self.url, self.name, self.process = url, without_password(url), os.getpid()
         self._migrate()
         self.pool = ConnectionPool(
             url,
@@ -174,7 +174,7 @@ class Database:
     def shared(cls, url: str) -> Database:
         """The database at an address, opened once in this process."""
         key = os.getpid(), url
-        with cls._opening:
+        with cls._opening.setdefault(os.getpid(), threading.Lock()):
             if key not in cls._open:
                 cls._open[key] = cls(url)
             database = cls._open[key]
@@ -183,11 +183,11 @@ class Database:
 
     def close(self) -> None:
         """Close the connections when nobody uses them any more."""
-        with self._opening:
+        with self._opening[self.process]:
             self._users -= 1
-            if self._users or self._process != os.getpid():
+            if self._users:
                 return
-            self._open.pop((self._process, self.url), None)
+            self._open.pop((self.process, self.url), None)
         self.news.close()
         with self._turns_lock:
             if self._turns is not None:
@@ -198,7 +198,7 @@ class Database:
 
     def check_process(self) -> None:
         """A CallError in a child of the process that opened the connections."""
-        if self._process != os.getpid():
+        if self.process != os.getpid():
             hint = "Open it behind the fork, in each process."
             raise CallError(f"the store at {self.name} was opened before this process was forked", hint=hint)
 

@@ -23,6 +23,7 @@ import msgspec
 
 from quire.errors import QuireError
 from quire.log import (
+    FORK_LOCK,
     LOCKS_FILES,
     TURNS_HELD,
     Forking,
@@ -58,6 +59,7 @@ class _ThreadConnection:
     """A connection that closes with the OS thread that opened it, or with its store, whichever ends first."""
 
     conn: sqlite3.Connection | None = None
+    close: weakref.finalize[[sqlite3.Connection], _ThreadConnection]
     # How many uses of it are under way, one inside another.
     uses = 0
 
@@ -65,21 +67,14 @@ class _ThreadConnection:
         # Held while it is used: SQLite ends the process where a connection is closed under somebody's hands.
         self.in_use = threading.RLock()
 
-    def open(self, path: str | Path) -> sqlite3.Connection:
-        """The connection, opened where there is none."""
-        if self.conn is None:
-            conn = connect(path)
-            try:
-                migrate(conn, path, OWNERS)
-            except BaseException:
-                conn.close()
-                raise
-            # Not __del__: the collector may come upon the connection first, and it warns of being left open.
-            self.conn, self.file, self.close = conn, file_at(path), weakref.finalize(self, conn.close)
-        elif file_at(path) != self.file:  # nobody would find what is written
-            hint = f"Put it back beside {path}-wal, which may hold what was written last, or open it anew."
-            raise QuireError(f"{path} was moved, deleted or replaced while it was open", hint=hint)
-        return self.conn
+
+def _close(conn: sqlite3.Connection) -> None:
+    held = FORK_LOCK.acquire(timeout=SILENT_S)  # whoever forks may be waiting for this OS thread
+    try:
+        conn.close()
+    finally:
+        if held:
+            FORK_LOCK.release()
 
 
 class SqliteFile(Forking):
@@ -91,7 +86,10 @@ class SqliteFile(Forking):
         # A database in memory has one connection, which OS threads take in turns.
         self.in_memory = str(path) == ":memory:"
         # Whole: an OS thread that comes when the process has changed its folder opens the same file.
-        self.path = path if self.in_memory else os.path.abspath(path)
+        self._named = os.path.abspath(path)
+        # Where the file itself lies, and its write-ahead log beside it.
+        self.path = path if self.in_memory else os.path.realpath(path)
+        self._found: tuple[int, int] | None = None
         self._only = _ThreadConnection() if self.in_memory else None
         self._outlive_forks()
         with self.guard():
@@ -100,40 +98,52 @@ class SqliteFile(Forking):
     def _begin_anew(self) -> None:
         self._local = threading.local()
         self._opened = weakref.WeakSet[_ThreadConnection]()
-        # Held where an OS thread comes for the first time.
-        self._coming = threading.Lock()
-        self._held_over_fork: list[_ThreadConnection] | None = None
+        self._held_over_fork: list[_ThreadConnection] = []
         if self._only is not None:
             self._only.in_use = threading.RLock()
             self._opened.add(self._only)
 
     def _before_fork(self) -> None:
         """Close what other OS threads have open once they are done with it, and hold it; what is used here stays open."""
-        self._coming.acquire()
-        mine = self._only or getattr(self._local, "opened", None)
+        mine = getattr(self._local, "opened", None)
         wait_s = BUSY_TIMEOUT_S if mine is None or not mine.uses else 0
-        self._held_over_fork = [opened for opened in self._opened if opened.in_use.acquire(timeout=wait_s)]
-        for opened in self._held_over_fork:
-            if opened.conn is not None and not (opened.uses or self.in_memory):
-                opened.close()
-                opened.conn = None
+        for opened in self._opened:
+            if opened.in_use.acquire(timeout=wait_s):
+                self._held_over_fork.append(opened)
+                if opened.conn is not None and opened.close.alive and not (opened.uses or self.in_memory):
+                    opened.close()
+                    opened.conn = None
 
     def _after_fork(self) -> None:
-        held, self._held_over_fork = self._held_over_fork, None
-        if held is not None:  # not where it was opened meanwhile
-            for opened in held:
-                opened.in_use.release()
-            self._coming.release()
+        while self._held_over_fork:
+            self._held_over_fork.pop().in_use.release()
 
     def _opened_here(self) -> _ThreadConnection:
         if self._only is not None:
             return self._only
         opened: _ThreadConnection | None = getattr(self._local, "opened", None)
         if opened is None:
-            with self._coming:
+            with FORK_LOCK:
                 opened = self._local.opened = _ThreadConnection()
                 self._opened.add(opened)
         return opened
+
+    def _open(self, opened: _ThreadConnection) -> sqlite3.Connection:
+        """The connection, opened where there is none."""
+        if self._found not in (None, file_at(self._named)):  # nobody would find what is written
+            hint = f"Put it back beside {self.path}-wal, which may hold what was written last, or open it anew."
+            raise QuireError(f"{self._named} was moved, deleted or replaced while it was open", hint=hint)
+        if opened.conn is None:
+            conn = connect(self.path)
+            try:
+                migrate(conn, self.path, OWNERS)
+            except BaseException:
+                conn.close()
+                raise
+            # Not __del__: the collector may come upon the connection first, and it warns of being left open.
+            opened.conn, opened.close = conn, weakref.finalize(opened, _close, conn)
+            self._found = None if self.in_memory else file_at(self._named)
+        return opened.conn
 
     @contextmanager
     def guard(self) -> Iterator[sqlite3.Connection]:
@@ -143,7 +153,7 @@ class SqliteFile(Forking):
             with opened.in_use:
                 opened.uses += 1
                 try:
-                    yield opened.open(self.path)
+                    yield self._open(opened)
                 finally:
                     opened.uses -= 1
         except sqlite3.Error as error:
@@ -167,10 +177,13 @@ class SqliteFile(Forking):
 
     def close(self) -> None:
         """Close each connection once its OS thread is done with it; one that stays in use closes with that thread."""
-        for opened in list(self._opened):
+        with FORK_LOCK:
+            all_opened = list(self._opened)
+        for opened in all_opened:
             if opened.in_use.acquire(timeout=BUSY_TIMEOUT_S):
                 try:
                     if opened.conn is not None:
+                        opened.close.detach()
                         opened.conn.close()
                 finally:
                     opened.in_use.release()
