@@ -299,6 +299,30 @@ def taker(url: str, tenant: str) -> subprocess.Popen[str]:
     return holder
 
 
+FORK_AMID_OPENING = """
+import contextlib, os, signal, socket, sys, threading
+from quire import open_store
+silent = socket.create_server(("127.0.0.1", 0))
+def reach():
+    with contextlib.suppress(Exception): open_store(f"postgresql://127.0.0.1:{silent.getsockname()[1]}/none")
+threading.Thread(target=reach, daemon=True).start()
+reached = silent.accept()
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    open_store(sys.argv[1]).close()
+    os._exit(0)
+print(os.waitpid(child, 0)[1], flush=True)
+os._exit(0)
+"""
+
+
+def test_a_child_opens_a_store_although_an_os_thread_of_its_parent_was_opening_one(pg_url: str) -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK_AMID_OPENING, pg_url]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (ran.stdout, ran.stderr) == ("0\n", "")
+
+
 def test_a_turn_is_let_go_of_by_a_process_that_is_killed(pg_url: str) -> None:
     tenant = new_tenant()
     holder = taker(pg_url, tenant)

@@ -357,11 +357,11 @@ except quire.QuireError as error: print(error)
 """,
 }
 AROUND_FORKS = """
-import sys
+import os, signal, sys, threading, time
 import quire
-import logging, os, signal, threading, time
 from quire import values
 from quire.log.sqlite import SqliteStore
+import logging
 def run(work):
     other = threading.Thread(target=work); other.start(); other.join()
 def fork(work):

@@ -129,7 +129,9 @@ def _insist(conn: sqlite3.Connection, statement: str) -> None:
                 raise
             if waited > SILENT_S and not warned:
                 file, warned = conn.execute("PRAGMA database_list").fetchone()[2], True
-                _logger.warning("waiting for %s: another process is writing to it (at most %.0f s)", file, BUSY_TIMEOUT_S)
+                _logger.warning(
+                    "waiting for %s: another process is writing to it (at most %.0f s)", file, BUSY_TIMEOUT_S
+                )
         time.sleep(RETRY_S)
 
 
@@ -175,6 +177,10 @@ def is_damage(error: sqlite3.Error) -> bool:
     return _code(error) in _DAMAGED or str(error).startswith(_DAMAGED_SAYS)
 
 
+class ReadOnly(CallError):
+    """A database that nothing can be written to now."""
+
+
 def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
     """An error of SQLite that is not about damage, for whoever must act."""
     if _code(error) in _BUSY:
@@ -187,22 +193,12 @@ def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
     if os.path.isfile(path) and not _allows(path, os.R_OK):
         return CallError(f"cannot read {path}: permission denied", hint="Check who may read it.")
     if _code(error) in _UNWRITABLE and os.path.isfile(path) and not may_write(path):
-        return _read_only(path)
+        copied = f"{path} and {path}-wal" if has_log(path) else "it"
+        hint = f"Copy {copied} to a folder that you may write, and name the copy with --db or QUIRE_DB."
+        return ReadOnly(f"{path} is read-only, or its folder or filesystem is", hint=hint)
     if _code(error) in _UNWRITABLE:
         return CallError(f"cannot write {path}: {error}", hint="Check that the path is a file you may write.")
     return QuireError(f"{path}: {error}", hint="Check the disk's space and health; nothing half-written was kept.")
-
-
-class ReadOnly(CallError):
-    """A database that nothing can be written to now."""
-
-
-def _read_only(path: str | Path) -> ReadOnly:
-    copied = f"{path} and {path}-wal" if has_log(path) else "it"
-    return ReadOnly(
-        f"{path} is read-only, or its folder or filesystem is",
-        hint=f"Copy {copied} to a folder that you may write, and name the copy with --db or QUIRE_DB.",
-    )
 
 
 def _code(error: sqlite3.Error) -> int:

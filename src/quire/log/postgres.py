@@ -94,8 +94,6 @@ class _Append:
 
 # Whether an append was stored (None: its turn is another's), and where its thread ends now, if that is known.
 _Answer: TypeAlias = tuple[bool | None, Tip | None]
-# Reads what came back for some appends: the newest change (0: none), and an answer for each.
-_Reader: TypeAlias = Callable[[bytes, Sequence[_Append]], tuple[int, list[_Answer]]]
 # A commit that was sent; it is resumed when its answers are wanted.
 _Commit: TypeAlias = Generator[None, None, list[_Answer]]
 
@@ -183,7 +181,8 @@ class PostgresStore(PostgresTables, BranchStore):
         for append in appends:
             if not append.fixed and (tip := self._tips.get(append.thread, append.tip)) != append.tip:
                 append.stand_behind(tip)
-        statement, read = self._statement(appends)
+        is_single = len(appends) == 1 and appends[0].tip.branch and len(appends[0].entries) == 1
+        statement = self._append_one(appends[0]) if is_single else self._append_any(appends)
         database = self._session.database
         conn = database.take_connection()
         try:
@@ -194,18 +193,12 @@ class PostgresStore(PostgresTables, BranchStore):
             raise translate(error, database.name) from error
         finally:
             database.give_back(conn)
-        newest, answers = read(cell, appends)
+        newest, answers = (_read_one if is_single else _read_any)(cell, appends)
         for append, (_, end) in zip(appends, answers, strict=True):
             self._note(append.thread, end)
         if newest:
             database.news.announce(self.tenant, newest)
         return answers
-
-    def _statement(self, appends: Sequence[_Append]) -> tuple[Statement, _Reader]:
-        """What is sent for these appends, and how its answer is read."""
-        if len(appends) == 1 and appends[0].tip.branch and len(appends[0].entries) == 1:
-            return self._append_one(appends[0]), _read_one
-        return self._append_any(appends), _read_any
 
     def _append_one(self, append: _Append) -> Statement:
         """Append one entry to a thread that is there."""

@@ -119,9 +119,7 @@ class SqliteFile(Forking):
             self._held_over_fork.pop().in_use.release()
 
     def _opened_here(self) -> _ThreadConnection:
-        if self._only is not None:
-            return self._only
-        opened: _ThreadConnection | None = getattr(self._local, "opened", None)
+        opened: _ThreadConnection | None = self._only or getattr(self._local, "opened", None)
         if opened is None:
             with FORK_LOCK:
                 opened = self._local.opened = _ThreadConnection()
