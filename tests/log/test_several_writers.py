@@ -427,6 +427,24 @@ def test_a_file_stays_the_same_when_the_process_changes_its_folder(
     assert sorted(file.name for file in tmp_path.rglob("*")) == sorted(["below", name])
 
 
+DAEMONS = """
+import threading
+from quire import open_store, values
+store, begun = open_store("t.db"), threading.Barrier(3)
+def write():
+    begun.wait()
+    while True: store.append("t", [values.user("a")])
+for _ in range(2): threading.Thread(target=write, daemon=True).start()
+begun.wait()
+while len(store.read("t") if store.threads() else []) < 5: pass
+"""
+
+
+def test_a_process_may_end_while_daemons_write(tmp_path: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", DAEMONS], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+
+
 NOTES = "from quire.notes import NoteIndex, Vault; NoteIndex(Vault('.'), 'a.db'); n = NoteIndex(Vault('.'), 'b.db')"
 
 

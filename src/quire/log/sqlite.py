@@ -59,7 +59,7 @@ class _ThreadConnection:
     """A connection that closes with the OS thread that opened it, or with its store, whichever ends first."""
 
     conn: sqlite3.Connection | None = None
-    close: weakref.finalize[[sqlite3.Connection], _ThreadConnection]
+    close: weakref.finalize[[sqlite3.Connection, threading.RLock], _ThreadConnection]
     # How many uses of it are under way, one inside another.
     uses = 0
 
@@ -68,10 +68,12 @@ class _ThreadConnection:
         self.in_use = threading.RLock()
 
 
-def _close(conn: sqlite3.Connection) -> None:
+def _close(conn: sqlite3.Connection, in_use: threading.RLock) -> None:
     held = FORK_LOCK.acquire(timeout=SILENT_S)  # whoever forks may be waiting for this OS thread
     try:
-        conn.close()
+        if in_use.acquire(timeout=SILENT_S):  # not under a daemon's hands, at the end of the process
+            conn.close()
+            in_use.release()
     finally:
         if held:
             FORK_LOCK.release()
@@ -139,7 +141,7 @@ class SqliteFile(Forking):
                 conn.close()
                 raise
             # Not __del__: the collector may come upon the connection first, and it warns of being left open.
-            opened.conn, opened.close = conn, weakref.finalize(opened, _close, conn)
+            opened.conn, opened.close = conn, weakref.finalize(opened, _close, conn, opened.in_use)
             self._found = None if self.in_memory else file_at(self._named)
         return opened.conn
 
