@@ -88,10 +88,10 @@ class SqliteFile(Forking):
         # A database in memory has one connection, which OS threads take in turns.
         self.in_memory = str(path) == ":memory:"
         # Whole: an OS thread that comes when the process has changed its folder opens the same file.
-        self._named = os.path.abspath(path)
+        self._given_path = os.path.abspath(path)
         # Where the file itself lies, and its write-ahead log beside it.
         self.path = path if self.in_memory else os.path.realpath(path)
-        self._found: tuple[int, int] | None = None
+        self._file_identity: tuple[int, int] | None = None
         self._only = _ThreadConnection() if self.in_memory else None
         self._outlive_forks()
         with self.guard():
@@ -130,9 +130,9 @@ class SqliteFile(Forking):
 
     def _open(self, opened: _ThreadConnection) -> sqlite3.Connection:
         """The connection, opened where there is none."""
-        if self._found not in (None, file_at(self._named)):  # nobody would find what is written
+        if self._file_identity not in (None, file_at(self._given_path)):  # nobody would find what is written
             hint = f"Put it back beside {self.path}-wal, which may hold what was written last, or open it anew."
-            raise QuireError(f"{self._named} was moved, deleted or replaced while it was open", hint=hint)
+            raise QuireError(f"{self._given_path} was moved, deleted or replaced while it was open", hint=hint)
         if opened.conn is None:
             conn = connect(self.path)
             try:
@@ -142,7 +142,7 @@ class SqliteFile(Forking):
                 raise
             # Not __del__: the collector may come upon the connection first, and it warns of being left open.
             opened.conn, opened.close = conn, weakref.finalize(opened, _close, conn, opened.in_use)
-            self._found = None if self.in_memory else file_at(self._named)
+            self._file_identity = None if self.in_memory else file_at(self._given_path)
         return opened.conn
 
     @contextmanager
