@@ -150,7 +150,7 @@ def least(thread: Sized, policy: Policy) -> float:
     for leaves, cold in _requests(thread, ways[0]):
         first = min((way.add(leaves) for way in ways), key=lambda way: way.cost)
         plan = plan_cut(first.epoch, policy)
-        worth = plan.removed >= max(1, LEAST_SHARE * plan.kept) or not first.fits(policy)
+        worth = plan.removed_tokens >= max(1, LEAST_SHARE * plan.kept_tokens) or not first.fits(policy)
         cuts = [first.cut(policy, cold)] if worth else []
         ways = sorted([*(way.pay(policy, cold) for way in ways if way.fits(policy)), *cuts], key=lambda way: way.cost)
         # What is neither cheaper nor smaller than another will never be.

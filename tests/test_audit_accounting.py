@@ -1,9 +1,13 @@
 """Figures of the audit are held here: what counts once, what counts for what price, what is nobody's loss."""
 
 import json
+import os
 import random
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,7 @@ from quire.archive import sessions
 from quire.audit import AuditReport, audit, audit_files, file_parts, on_cores, read_calls
 from quire.errors import CallError, ConflictError, MissingPart
 from test_audit import MODEL, healthy, recorded
-from toolbox import invoke, run
+from toolbox import invoke, run, until
 
 LONG = {"type": "ephemeral", "ttl": "1h"}
 
@@ -144,6 +148,12 @@ def test_codex_is_counted_by_request_and_its_archived_sessions_once(tmp_path: Pa
     total = audit(read_calls(tmp_path)).total
     assert (total.requests, total.input, total.read, total.written) == (3, 52_000, 21_000, 31_000)
     assert total.lost == 0  # a thousand tokens less than could be read is a step of the cache
+    copied = [{**json.loads(line), "ordinal": n, "timestamp": "2026-11-15T11:00:00Z"} for n, line in enumerate(text.splitlines(), 1)]  # fmt: skip
+    meta = {"id": "child", "forked_from_id": "s", "forked_from_ordinal_exclusive": len(copied) + 1}
+    own = [{**json.loads(line), "ordinal": len(copied) + 1} for line in counted("child", [(64_015, 0, 0)], records).splitlines()[2:]]  # fmt: skip
+    child = [{"type": "session_meta", "payload": meta}, *copied, *own]
+    (tmp_path / "sessions/child.jsonl").write_text("\n".join(map(json.dumps, child)))
+    assert audit(read_calls(tmp_path)).total.requests == 4
 
 
 def claude(id: str, minute: int, used: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -213,6 +223,20 @@ def test_nothing_to_do_is_an_answer(tmp_path: Path) -> None:
 
 
 # Much of it: parts of files, on several cores.
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_what_reads_on_other_cores_ends_with_who_asked_for_it(tmp_path: Path, kind: signal.Signals) -> None:
+    end = "signal.signal(signal.SIGTERM, lambda *_: exit(1))"
+    work = f"if __name__ == '__main__':\n    {end}\n    list(on_cores(2)(time.sleep, [600, 600]))"
+    (tmp_path / "work.py").write_text(f"import signal, time\nfrom quire.audit import on_cores\n{work}\n")
+    process = subprocess.Popen([sys.executable, tmp_path / "work.py"], stderr=subprocess.PIPE, start_new_session=True)
+    below = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    until(lambda: len(below.read_text().split()) == 3)  # one of them watches over what they share
+    workers = below.read_text().split()[1:]
+    os.killpg(process.pid, kind) if kind == signal.SIGINT else process.send_signal(kind)  # as a terminal does
+    assert b"SpawnProcess" not in process.communicate(timeout=600)[1]
+    until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), "they go on")
 
 
 def test_parts_of_a_log_on_two_cores_are_the_log_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

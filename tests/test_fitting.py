@@ -70,6 +70,7 @@ def test_calls_with_a_growing_list_extend_each_other_until_a_cut_and_a_fitter_gi
     assert epoch > 2
     assert fitter.left_out
     assert len(before) < len(messages)
+    assert (quire.Fitter().built.epoch, quire.Fitter().built.tokens) == (1, 0)
 
 
 @pytest.mark.parametrize(

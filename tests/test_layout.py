@@ -1,6 +1,7 @@
 """The direction of imports and the public names are held here, so that neither drifts unseen."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -127,6 +128,12 @@ def test_the_public_names_are_these() -> None:
     ]  # fmt: skip
     for name in quire.__all__:
         assert getattr(quire, name) is not None
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in SRC.glob("*/__init__.py") if "__all__" in path.read_text()))  # fmt: skip
+def test_every_name_that_a_package_lists_is_there(name: str) -> None:
+    package = importlib.import_module(f"quire.{name}")
+    assert [listed for listed in package.__all__ if not hasattr(package, listed)] == []
 
 
 def test_a_type_checker_sees_which_names_there_are() -> None:

@@ -137,9 +137,44 @@ def test_functions_and_classes_are_named_after_what_they_do_or_hold() -> None:
         for node in nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     }
-    bare = {name for name in defined if re.fullmatch(r"_*[A-Z]?[a-z]+ed", name)}
-    bare |= {name for name in defined if name.strip("_").lower() in IRREGULAR}
-    assert {name for name in bare if not name.lower().endswith(("feed", "embed"))} == PARTICIPLES
+    assert {name for name in defined if is_participle(name)} == PARTICIPLES
+
+
+def is_participle(name: str) -> bool:
+    regular = re.fullmatch(r"_*[A-Z]?[a-z]+ed", name) and not name.lower().endswith(("feed", "embed", "seed"))
+    return bool(regular) or name.strip("_").lower() in IRREGULAR
+
+
+# Fields that stand in logs, checkpoints, rows of data, JSON and schemas, or that others read.
+PARTICIPLE_FIELDS = frozenset(
+    (
+        "AuditTotals.lost AuditTotals.unpriced AuditTotals.written Audited.skipped CacheEvent.predicted "
+        "CacheEvent.reported Calibration.reported Chat.created Checkpoint.checked ClientSetting.documented "
+        "ClientSummary.kept Comparison.added Context.pinned CountEvent.expected CountEvent.reported Edit.freed "
+        "Fields.required IndexReport.embedded IndexReport.worded IndexUpdate.changed IndexUpdate.removed "
+        "Joining.known KeptWindow.pinned Loaded.known Mended.refused Partial.unfinished PolicyOutcome.grounded "
+        "PolicyOutcome.kept Rebase.freed Rebase.pinned RebaseNote.freed RecordedThread.needed RequestColumn.asked "
+        "RequestColumn.refused RequestColumn.written Saved.kept SegmentView.made SentCall.given Served.ended "
+        "SourceFile.given Spending.unpriced Tool.shown Usage.charged UsageForm.written UserMessage.recalled "
+        "Verdict.lost Whereabouts.entered Whereabouts.recalled Wire.diagnosed _Epoch.sent _Epoch.used "
+        "_Fold.attached _Fold.carried _Fold.fed _Fold.recorded _Pending.attached _Pending.interrupted"
+    ).split()
+)
+
+
+def test_fields_are_named_after_what_they_hold() -> None:
+    """A claim, which is true or false of the thing that has it, may be a participle; so may what its class is called."""
+    fields = {
+        f"{node.name}.{line.target.id}"
+        for nodes in source_nodes().values()
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+        for line in node.body
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+        if is_participle(line.target.id)
+        if not re.search(rf"^bool\b|\b{line.target.id.capitalize()}\b", ast.unparse(line.annotation))
+    }
+    assert fields == PARTICIPLE_FIELDS
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,8 @@ def fit(given: Given, budget: int = 0, target: str = "", **policy: Any) -> Given
 class Fitter:
     """Fits one growing conversation again and again, reading only what is new: the same as `fit`, and quicker.
 
-    `built` tells what was decided last: `built.epoch`, `built.tokens`, `built.rebase`; `left_out` what went, and why.
+    `built` tells what was decided last (at first a request of nothing): `built.epoch`, `built.tokens`, `built.rebase`;
+    `left_out` what went, and why.
     `marks` are the places in the newest result behind which a cache mark does good: where the epoch's first result
     ended, where the one before this ended, and the end. `form` names the messages' format where it is known.
     """
@@ -82,7 +83,7 @@ class Fitter:
         self._rendering: Rendering | None = None
         # How the provider's count differs from ours; that of another fitter of the same model may be taken over.
         self.calibrations = Calibrations()
-        self.built: Built | None = None
+        self.built: Built = Assembly().request_as_sent()
         self.marks: tuple[int, ...] = ()
         # The assembly and epoch of the newest result, and where the epoch's first and the newest result ended.
         self._ends: tuple[Assembly | None, int, int, int] = None, 0, 0, 0
@@ -90,7 +91,7 @@ class Fitter:
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
         """What the newest call left out: the number of the entry, and why."""
-        return tuple(self.built.left_out) if self.built is not None else ()
+        return tuple(self.built.left_out)
 
     def fit(self, given: Given) -> Given:
         """The messages inside the budget; a list that does not extend the one before begins anew."""
@@ -113,16 +114,16 @@ class Fitter:
 
     def report(self, input_tokens: int) -> None:
         """What the provider counted of the newest result: the next ones are measured by it."""
-        if self._assembly is None or self.built is None:
+        if self._assembly is None:
             return
         self.calibrations = self.calibrations.observe(self._assembly.policy.model, self.built.tokens, input_tokens)
 
     def _mark(self, assembly: Assembly, count: int) -> None:
         before, epoch, fold, end = self._ends
-        goes_on = before is assembly and self.built is not None and epoch == self.built.epoch
+        goes_on = before is assembly and epoch == self.built.epoch
         fold, end = (fold, end) if goes_on else (count, count)
         self.marks = tuple(sorted({place - 1 for place in (fold, end, count) if place}))
-        self._ends = assembly, self.built.epoch if self.built is not None else 0, fold, count
+        self._ends = assembly, self.built.epoch, fold, count
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -187,7 +188,7 @@ class Fitter:
             self._rendering = providers.rendering(target if same_wire else f"{wire.name}:")
         rendered = self._rendering.request(built.prompt).body[wire.layout.field]
         # Messages that came as an SDK's objects, or with cache marks, are those again.
-        messages, altered = _message_list(given, form), self._given.altered
+        messages, altered = _message_list(given, form), self._given.altered_places
         originals = {_message_key(self._given.messages[place]): messages[place] for place in altered}
         if not originals:
             return [_copy(message) for message in rendered]
@@ -286,7 +287,7 @@ class GivenMessages(NamedTuple):
     lines: Sequence[bytes] = ()
     around: bytes = b""
     # The places of messages that came in another form: an SDK's objects, with marks.
-    altered: Sequence[int] = ()
+    altered_places: Sequence[int] = ()
 
     @classmethod
     def of(cls, given: Any, before: GivenMessages) -> GivenMessages:

@@ -44,10 +44,10 @@ def assert_extends(prev: JsonObject | Request, next: JsonObject | Request, provi
     place = first_moved(old, new)
     if place is not None:
         was, now, offset = place
-        became = "is gone" if now is None else f"became {_around(now.compared, offset)}"
+        became = "is gone" if now is None else f"became {_around(now.compared_lines, offset)}"
         raise AssertionError(
             f"the request does not extend the one before: {where(was)}, {offset:,} characters in: "
-            f"{_around(was.compared, offset)} {became}"
+            f"{_around(was.compared_lines, offset)} {became}"
         )
 
 

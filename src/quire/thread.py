@@ -21,11 +21,11 @@ from quire.assemble.state import fit
 from quire.assemble.summary import Summarise, extract
 from quire.errors import CallError, ConflictError, MissingPart, QuireError
 from quire.items import ThreadWindow, Window, from_file, from_image
-from quire.log import Closing, Forking, now_ms, off_loop, refuse_loop, to_the_end
+from quire.log import lock_turn, now_ms, off_loop, refuse_loop, to_the_end
 from quire.log.entries import SHORTENING
 from quire.log.shapes import short
 from quire.log.sqlite import SqliteStore
-from quire.log.store import DEFAULT_TENANT, Store, check_tenant, has_thread, is_server, tenant_file
+from quire.log.store import DEFAULT_TENANT, Closing, Forking, Store, check_tenant, has_thread, is_server, tenant_file
 from quire.observe import CacheWatch, EpochWatch, LayerHashes, Observer, Received, RequestLog, Sending, chat_messages
 from quire.providers.explain import diagnosis_of
 from quire.providers.gemini_cache import Served
@@ -38,7 +38,7 @@ from quire.values import Entry, Envelope, Item, Json, JsonObject, LazyRows, Prom
 
 if TYPE_CHECKING:
     from quire.providers.cache_marks import Marker
-    from quire.recall import Embedder, Hit, Indexer, Query, ThreadRecall
+    from quire.recall import Embedder, Hit, Query, ThreadRecall
     from quire.recall.search import SearchRecords
     from quire.send.cycle import Outcome
     from quire.send.tools import Toolbox
@@ -130,8 +130,8 @@ class Thread(Closing, Forking):
         self._fold = ThreadState(self.store, self.name)
         self._renderings: dict[str, tuple[providers.Rendering, Marker, GrowingCheck]] = {}
         self._recollection: ThreadRecall | None = None
-        # What was appended since words were made last, and who makes them.
-        self._without_words, self._indexer = 0, cast("Indexer | None", None)
+        # What was appended since words were made last.
+        self._without_words: list[Entry] = []
         self.lock = threading.RLock()
         self._kept = ThreadWindow(self.store, self.name, self.clock, self.lock)
 
@@ -199,20 +199,18 @@ class Thread(Closing, Forking):
                     raise
         self._fold.feed(appended)
         self._fold.keep_checkpoint()
-        self._make_searchable(len(appended))
+        self._make_searchable(appended)
         return appended
 
-    def _make_searchable(self, new: int) -> None:
+    def _make_searchable(self, new: list[Entry]) -> None:
         """Index the words of new entries once there are many, ten times cheaper; a search indexes the last few."""
-        self._without_words += new
-        if self._without_words < WORDS_AT_ONCE or not self.store.index.kept_by_writers:
-            return
-        self._without_words = 0
-        with contextlib.suppress(QuireError):  # also where nothing that searches is installed
-            from quire.recall import Indexer
+        self._without_words += new if self.store.index.kept_by_writers else ()
+        if len(self._without_words) >= WORDS_AT_ONCE:
+            from quire.recall.document import words_of
 
-            self._indexer = self._indexer or Indexer(self.store)
-            self._indexer.run()
+            some, self._without_words = self._without_words, []
+            with contextlib.suppress(QuireError):
+                self.store.index.add(words_of(some))
 
     @_one_at_a_time
     def user(
@@ -464,7 +462,7 @@ class Thread(Closing, Forking):
         if not await off_loop(self._calls_to_run, reply):
             return appended
         # Read again where nobody else runs them.
-        with self.store.turn_lock(self.name):
+        async with lock_turn(self.store.turn_lock(self.name)):
             for call in await off_loop(self._calls_to_run, reply):
                 # A call that has begun may have changed something: whoever cancels meanwhile, its result is recorded.
                 appended += await to_the_end(self._carry_out(call, toolbox))

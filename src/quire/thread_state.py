@@ -6,7 +6,7 @@ import base64
 import contextlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import takewhile
 from operator import ne
 from typing import Any
@@ -23,7 +23,7 @@ from quire.providers.models import model_info
 from quire.providers.rules import Checked
 from quire.providers.wires import wire_of
 from quire.tokens import IMAGE_TOKENS
-from quire.values import Entry, Json, JsonObject, canonical, read_early, sha256_hex
+from quire.values import Entry, Json, JsonObject, LazyRows, canonical, read_early, sha256_hex
 
 # A checkpoint is written when so many entries are new to it; a reader, who would wait for writers, waits for more.
 CHECKPOINT_EVERY = 128
@@ -444,27 +444,6 @@ def _name_of(policy: Policy) -> str:
     return sha256_hex(canonical(msgspec.to_builtins(policy)))[:16]
 
 
-class LogEnd(Sequence[Entry]):
-    """A thread's entries of which the end is at hand; the others are read when they are asked for."""
-
-    def __init__(self, end: list[Entry], read: Callable[[], list[Entry]]) -> None:
-        self._end, self._read = end, read
-
-    @cached_property
-    def _all(self) -> list[Entry]:
-        return [*map(usable, self._read()), *self._end]
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._all[place]
-
-    def __reversed__(self) -> Iterator[Entry]:
-        yield from reversed(self._end)
-        yield from reversed(self._all[: len(self._all) - len(self._end)])
-
-
 class SentTurns:
     """The requests of some turns of a stored thread, rebuilt from the nearest saved point."""
 
@@ -514,7 +493,8 @@ class SentTurns:
 
     def log(self) -> Sequence[Entry]:
         """The thread's entries; those in front of what was read are read when they are asked for."""
-        return LogEnd(self.entries, partial(self._store.read, self._name, 0, self.before))
+        front = partial(self._store.read, self._name, 0, self.before)
+        return LazyRows(lambda: self.before + len(self.entries), lambda: (*map(usable, front()), *self.entries))
 
     def _read(self, point: FoldPoint, last: int) -> list[Policy]:
         """Read from a point to the end of a turn; the policies that are in force there, which the next request says."""

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args, overload
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
 
 import msgspec
 
@@ -480,11 +480,7 @@ class LazyRows(Sequence[_Row]):
     def __len__(self) -> int:
         return self._count()
 
-    @overload
-    def __getitem__(self, at: int) -> _Row: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[_Row, ...]: ...
-    def __getitem__(self, at: int | slice) -> _Row | tuple[_Row, ...]:
+    def __getitem__(self, at: Any) -> Any:
         return self._rows[at]
 
     def __iter__(self) -> Iterator[_Row]:

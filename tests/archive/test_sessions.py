@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,9 +22,9 @@ from conftest import shared_data
 from quire import QuireError, Thread, providers, values
 from quire.archive.sessions import STORES, conversations, files_under, recognised, source_file
 from quire.errors import CallError, FormatError
-from quire.log.entries import in_recorded_order
+from quire.log.entries import joining
 from quire.testing import MemoryStore, assert_valid
-from quire.values import JsonObject
+from quire.values import Entry, JsonObject
 from toolbox import assert_in_proportion, fewer, invoke, run
 
 TARGETS = ("anthropic:claude-opus-4-6", "openai:gpt-5.6", "openai-chat:gpt-5.4", "gemini:gemini-3.1-pro-preview", "bedrock:anthropic.claude-opus-4-6-v1")  # fmt: skip
@@ -57,6 +58,10 @@ def test_sessions_of_real_clients_are_recognised_read_whole_and_go_on_with_any_m
             entries = one.entries()
             kinds = Counter(entry.kind for entry in entries)
             found.append(tuple(kinds[kind] for kind in ("user", "think", "respond", "call", "result")))
+            waiting: set[str] = set()
+            for entry in entries:
+                assert not waiting or entry.kind in ("call", "result"), "nothing stands between a call and its result"
+                waiting ^= {entry.body["call_id"]} if entry.kind in ("call", "result") else set()
             back = providers.export(one.format, entries)
             field = next((name for name in ("messages", "input", "contents") if name in one.value), None)
             assert (back[field] if isinstance(back, dict) else back) == (one.value[field] if field else one.value)
@@ -125,12 +130,32 @@ def test_a_rewind_of_claude_code_is_seen_through_lines_that_say_nothing(home: Pa
     assert [json.loads(one)["text"] for one in run("import", "c.jsonl").splitlines()] == ["Go", "Gone.", "On"]
 
 
+def test_a_reply_whose_first_tool_was_done_before_its_end_is_one(home: Path) -> None:
+    hook = attached("hook_additional_context", content="W")
+    write("c.jsonl", [line("user", "Go", "1"), CLAUDE[3], CLAUDE[5], hook, CLAUDE[4], CLAUDE[6], CLAUDE[7]])
+    kinds = [json.loads(one)["kind"] for one in run("import", "c.jsonl").splitlines()]
+    assert kinds == ["user", "call", "call", "result", "result", "user", "respond"]
+
+
 @pytest.mark.parametrize("place", [1, 2, 3])
-def test_what_is_attached_while_tools_are_at_work_stands_behind_what_they_gave(home: Path, place: int) -> None:
+@pytest.mark.parametrize("command", [False, True])
+def test_what_is_attached_while_tools_are_at_work_stands_behind_what_they_gave(
+    home: Path, place: int, command: bool
+) -> None:
     rows = [*CLAUDE[3:7], line("assistant", text("Right."), "10", "6", message={"id": "m3"})]
-    write("c.jsonl", [*rows[:place], attached("hook_additional_context", content="W"), *rows[place:]])
+    ran = {"type": "system", "subtype": "local_command", "sessionId": "s", "content": "W"}
+    beside = ran if command else attached("hook_additional_context", content="W")
+    write("c.jsonl", [*rows[:place], beside, *rows[place:]])
     kinds = [json.loads(one)["kind"] for one in run("import", "c.jsonl").splitlines()]
     assert kinds == ["call", "call", "result", "result", "user", "respond"]
+
+
+def test_what_is_attached_stands_in_front_of_the_words_it_came_with(home: Path) -> None:
+    files = [attached("file", filename=name, content={"file": {"content": name}}) for name in "abc"]
+    asked = [line("user", "/skill", "1"), line("user", "Do it", "2", "1", isMeta=True), files[0], files[1]]
+    write("c.jsonl", [*asked, line("user", "[interrupted]", "3"), line("user", "Go", "4", "3"), files[2]])
+    told = [json.loads(one)["text"].split(":")[0].split()[-1] for one in run("import", "c.jsonl").splitlines()]
+    assert told == ["a", "b", "/skill", "it", "[interrupted]", "c", "Go"]
 
 
 def test_side_chains_that_have_no_agent_are_told_apart_by_where_they_begin(home: Path) -> None:
@@ -139,6 +164,15 @@ def test_side_chains_that_have_no_agent_are_told_apart_by_where_they_begin(home:
     write("c.jsonl", [line("user", "Go", "0"), *asked, *answered])
     said = [[json.loads(one)["text"] for one in run("import", "c.jsonl", "--line", str(n)).splitlines()] for n in (1, 2, 3)]  # fmt: skip
     assert said == [["Go"], ["Ask 1", "Done 1"], ["Ask 2", "Done 2"]]
+
+
+def test_what_agents_of_claude_code_say_is_apart_where_the_lines_were_printed(home: Path) -> None:
+    said = [("assistant", "Go", None), ("user", "Ask", "t1"), ("assistant", "Done", "t1"), ("assistant", "End", None)]
+    rows = [{"type": role, "session_id": "s", "parent_tool_use_id": call, "message": {"role": role, "content": text(word)}} for role, word, call in said]  # fmt: skip
+    rows += [{**rows[3], "is_api_error_message": True}, {"type": "result", "session_id": "s", "result": "End"}]
+    write("c.jsonl", [{"type": "system", "subtype": "init", "session_id": "s"}, *rows])
+    told = [[json.loads(one)["text"] for one in run("import", "c.jsonl", "--line", n).splitlines()] for n in "12"]
+    assert told == [["Go", "End"], ["Ask", "Done"]]
 
 
 @pytest.mark.parametrize("cut", range(4, len(CLAUDE)))
@@ -256,6 +290,16 @@ def test_llm_logs_before_its_messages_were_a_tree(home: Path) -> None:
     assert kinds == ["system", "user", "respond", "user", "respond"]
     assert [path.name for path in home.glob("logs.db*")] == ["logs.db"], "nothing is left beside another program's file"
     with contextlib.closing(sqlite3.connect("logs.db")) as conn, conn:
+        for column in ("datetime_utc", "input_tokens", "output_tokens", "token_details"):
+            conn.execute(f"ALTER TABLE responses ADD COLUMN {column}")
+        conn.execute(
+            "UPDATE responses SET datetime_utc = '2025-05-01T10:00:00.5+00:00', input_tokens = 7, output_tokens = 2"
+        )
+    conn.close()
+    (asked,) = conversations(source_file(Path("logs.db")), recognised(source_file(Path("logs.db"))))
+    assert [call.usage.input_total for call in asked.calls if call.usage] == [7, 7]
+    assert [entry.at for entry in asked.entries()] == [None, *[1746093600500] * 4]
+    with contextlib.closing(sqlite3.connect("logs.db")) as conn, conn:
         conn.execute("ALTER TABLE responses DROP COLUMN system")
     conn.close()
     with pytest.raises(FormatError, match=r"logs.db is not as llm writes it: OperationalError no such column: system"):
@@ -337,6 +381,12 @@ def test_what_a_model_of_aider_quotes_heads_and_edits_is_its_own(home: Path, end
     assert [json.loads(one)["text"] for one in run("import", "a.md").splitlines()] == ["Do it\nnow", answer]
 
 
+def test_what_aider_was_commanded_is_not_said_to_its_model(home: Path) -> None:
+    lines = ["#### /add a.py", "> Added a.py to the chat.", "#### /ask How?", "", "#### How?", "", "So.", "> Tokens: 1", "#### !ls", "", "#### /code Do it", "", "Done."]  # fmt: skip
+    Path("a.md").write_text("# aider chat started at 1\n\n" + "\n".join(f"{line}  " if line[:1] in ("#", ">") else line for line in lines))  # fmt: skip
+    assert [json.loads(one)["text"] for one in run("import", "a.md").splitlines()] == ["How?", "So.", "Do it", "Done."]
+
+
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_a_chat_file_with_the_line_ends_of_windows_is_known_for_one(home: Path, mark: str) -> None:
     chat = "---\ntopic: Tea\n---\n\n**user**: How hot?\n\n**ai**: 80 degrees.\n"
@@ -414,6 +464,31 @@ def opencode_file() -> bytes:
     )  # fmt: skip
 
 
+SECOND = "CREATE TABLE session_v2 (id, time_created); CREATE TABLE session_message (id, session_id, type, seq, data); INSERT INTO session_v2 VALUES ('s', 1)"
+
+
+def opencode_second(*messages: tuple[str, JsonObject]) -> bytes:
+    """A session of opencode in its second form: one row a message."""
+    return database(SECOND, session_message=[(f"m{n}", "s", kind, n, json.dumps({"time": {"created": n}, **data})) for n, (kind, data) in enumerate(messages)])  # fmt: skip
+
+
+OPENCODE_CALL = {"type": "tool", "id": "c", "name": "f", "provider": {"metadata": {"anthropic": {}}}, "state": {"status": "completed", "input": {"a": "W4"}, "content": [{"type": "text", "text": "W5"}, {"type": "file", "mime": "image/png", "uri": IMAGE}]}}  # fmt: skip
+OPENCODE_SECOND: list[tuple[str, JsonObject]] = [
+    ("user", {"text": "W1", "files": [{"mime": "image/png", "uri": IMAGE.replace("iVBO", "jVBO")}]}),
+    ("model-switched", {"model": {"id": "m"}}),
+    ("assistant", {"model": {"id": "m", "providerID": "anthropic"}, "content": [{"type": "reasoning", "text": "W2", "providerMetadata": {"anthropic": {"signature": "A"}}}, {"type": "text", "text": "W3"}, OPENCODE_CALL]}),
+    ("shell", {"command": "W6", "output": "W7"}),
+    ("synthetic", {"text": "W8"}),
+    ("handoff", {}),
+]  # fmt: skip
+
+
+def opencode_export() -> str:
+    said = [("user", [{"type": "text", "text": "W1"}]), ("assistant", [{"type": "text", "text": "W2"}])]
+    messages = [{"info": {"id": f"m{n}", "role": role}, "parts": parts} for n, (role, parts) in enumerate(said)]
+    return json.dumps({"info": {"id": "s"}, "messages": messages})
+
+
 def database(schema: str, **tables: list[tuple[Any, ...]]) -> bytes:
     with contextlib.closing(sqlite3.connect(":memory:")) as conn:
         conn.executescript(schema)
@@ -478,6 +553,13 @@ STALE = {"id": "2", "type": "gemini", "content": "Stale", "toolCalls": [{"id": "
 ANSWERED = {**STALE, "content": "W2", "toolCalls": [{**STALE["toolCalls"][0], "result": [{"functionResponse": {"id": "c", "name": "f", "response": {"output": "W3"}}}]}]}  # fmt: skip
 
 
+CODEX_ITEMS = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "W1"}]},
+    {"type": "ghost_snapshot", "ghost_commit": {"id": "Stale"}},
+    {"type": "agent_message", "author": "/a", "recipient": "/", "content": [{"type": "input_text", "text": "Sender: /a\nW2"}]},
+]  # fmt: skip
+
+
 def attached(kind: str, **fields: Any) -> JsonObject:
     beside = {name: fields.pop(name) for name in ("rendered",) if name in fields}
     return {"type": "attachment", "sessionId": "s", "attachment": {"type": kind, **fields}, **beside}
@@ -508,27 +590,48 @@ TOLD = [
     attached("prompt_snapshot", systemPrompt=["Stale"]),
     line("assistant", text("Stale"), "3", "1", isApiErrorMessage=True),
 ]  # fmt: skip
+# A command of the program's own, what it only shows, a result that was too long, another session that goes on with this one.
+COMMANDS = [
+    {"type": "permission-mode", "permissionMode": "plan", "sessionId": "s"},
+    line("user", "W1", "1"),
+    line("user", "Stale", "v", "1", isVirtual=True),
+    line("assistant", CALLS[:1], "2", "1"),
+    line("user", [{**RESULTS[0], "content": "Stale"}], "3", "2"),
+    {"type": "content-replacement", "sessionId": "s", "replacements": [{"kind": "tool-result", "toolUseId": "t1", "replacement": "W2"}]},
+    {"type": "system", "subtype": "local_command", "sessionId": "s", "uuid": "4", "parentUuid": "3", "content": "<local-command-stdout>W3</local-command-stdout>"},
+    {"type": "system", "subtype": "informational", "sessionId": "s", "uuid": "5", "parentUuid": "4", "content": "Stale"},
+    {"type": "collapse", "sessionId": "s"},
+    line("user", "W4", "6", "5", sessionId="another"),
+]  # fmt: skip
 # Store -> a file of it, the words and images that its entries hold, and what is said to be left out.
 WHOLE: dict[str, tuple[Callable[[], str | bytes], list[str], str]] = {
     "claude-code": (lambda: "\n".join(map(json.dumps, MADE_OF)), [*(f"W{n}" for n in range(1, 10)), PNG, PNG.replace("iVBO", "jVBO")], "1 × attachment plan_mode, 1 × attachment file"),
     "claude-code-told": (lambda: "\n".join(map(json.dumps, TOLD)), [f"W{n}" for n in range(1, 8)], ""),
+    "claude-code-commands": (lambda: "\n".join(map(json.dumps, COMMANDS)), ["W1", "W2", "W3", "W4"], "1 × line collapse"),
     "pi-anthropic": (lambda: seen("anthropic-messages"), ["W1", "W2", PNG], ""),
     "pi-chat": (lambda: seen("openai-completions"), ["W1", "W2", PNG], ""),
     "pi-gemini": (lambda: seen("google-generative-ai"), ["W1", "W2", PNG], ""),
     "pi-told": (lambda: pi_lines({"role": "bashExecution", "command": "W1", "output": "W2", "exitCode": 3}, {"type": "custom_message", "content": "W3"}, TREE, {"role": "wizard", "content": "x"}, {"role": "user", "content": [{"type": "novel"}, {"type": "text", "text": "W5"}]}), ["Ran `W1`\\n```\\nW2\\n```\\n\\nCommand exited with code 3", "W3", "W4", "W5"], "1 × message of wizard, 1 × novel"),
     "pi-branches": (lambda: pi_lines({"role": "user", "content": "W1"}, {"role": "user", "content": "Stale"}, {"role": "user", "content": "W2", "parent": "i0"}, {"type": "novel"}).replace('"i1", "type"', '"i0", "type"'), ["W1", "W2"], "1 × line novel, 1 × message of another branch"),
     "pi-without-ids": (lambda: pi_lines(*[{"role": "user", "content": f"W{n}", "id": ""} for n in (1, 2)]).replace('"parentId"', '"p"').replace('"i', '"'), ["W1", "W2"], ""),
-    "gemini-cli": (lambda: gemini_lines({"id": "1", "type": "user", "content": "W4"}, STALE, ANSWERED, {"type": "user", "content": "W5"}, {"type": "user", "content": "W6"}, {"id": "3", "type": "info", "content": "x"}, {"id": "4", "type": "novel"}), ["W1", "W2", "W3", "W4", "W5", "W6"], "1 × novel"),
+    "gemini-cli": (lambda: gemini_lines({"id": "1", "type": "user", "content": "W4"}, STALE, ANSWERED, {"type": "user", "content": {"text": "W5"}}, {"type": "user", "content": ["W6", {"text": "W7"}]}, {"id": "3", "type": "info", "content": "x"}, {"id": "4", "type": "novel"}), ["W1", "W2", "W3", "W4", "W5", "W6", "W7"], "1 × novel"),
     "opencode": (opencode_file, ["W1", "W2", PNG, PNG.replace("iVBO", "jVBO")], "1 × application/pdf, 1 × hologram"),
+    "opencode-second": (lambda: opencode_second(*OPENCODE_SECOND), [*(f"W{n}" for n in range(1, 9)), PNG, PNG.replace("iVBO", "jVBO"), '"signature":"A"'], "1 × handoff"),
+    "opencode-export": (opencode_export, ["W1", "W2"], ""),
+    "opencode-messages": (lambda: json.dumps(json.loads(opencode_export())["messages"]), ["W1", "W2"], ""),
     "llm": (llm_file, ["W1\\nW2\\nW3", PNG], "1 × image/png"),
     "llm-before": (old_llm_file, ["W1\\nW4", "W2\\nW3", *(f"W{n}" for n in range(5, 10)), PNG], "1 × image/png"),
     "pydantic-ai": (lambda: json.dumps(PYDANTIC), [*(f"W{n}" for n in range(1, 8)), PNG], "1 × document-url, 1 × file"),
     "opentelemetry": (lambda: json.dumps([{"attributes": SPAN}]), ["W1", "W2", PNG, "[audio]"], ""),
     "langfuse": (lambda: json.dumps([{"type": "GENERATION", "traceId": "t", "input": [{"role": "user", "content": "W1"}], "output": [{"role": "assistant", "content": "W2"}]}]), ["W1", "W2"], ""),
     "codex-lines": (lambda: "\n".join(map(json.dumps, [*rollout(response("user", "W1")), {"type": "novel", "payload": {}}, {"type": "world_state", "payload": {}}])), ["W1"], "1 × line novel"),
+    "codex-items": (lambda: "\n".join(map(json.dumps, [{"type": "session_meta", "payload": {"id": "s", "history_base": {"thread_id": "t", "end_ordinal_exclusive": 2}}}, *({"type": "response_item", "payload": item} for item in CODEX_ITEMS), {"type": "inter_agent_communication_metadata", "payload": {}}])), ["W1", "W2"], "1 × history of t in front of it"),
+    "pi-leaf": (lambda: pi_lines({"role": "user", "content": "W1"}, {"role": "user", "content": "Stale"}, {"type": "leaf", "targetId": "i0"}), ["W1"], "1 × message of another branch"),
+    "gemini-cli-checkpoint": (lambda: gemini_lines({"id": "1", "type": "user", "content": "W4"}, ANSWERED, {"id": "3", "type": "user", "content": ANSWERED["toolCalls"][0]["result"]}, {"$set": {"messages": [{"id": "1", "type": "user", "content": [{"text": "W4"}]}, {**ANSWERED, "content": [{"text": "W2"}, {"functionCall": {"id": "c", "name": "f", "args": {"a": "W1"}}}]}, {"id": "3", "type": "user", "content": ANSWERED["toolCalls"][0]["result"]}]}}), ["W1", "W2", "W3", "W4"], ""),
     "claude-code-lines": (lambda: "\n".join(map(json.dumps, [line("user", "W1", "1"), {**line("user", "Stale", "2", "1"), "type": "novel"}])), ["W1"], "1 × line novel"),
     "codex-before": (lambda: "\n".join(map(json.dumps, [{"id": "s", "timestamp": "2025-08-18T01:16:13Z", "instructions": "W1", "git": {}}, {"record_type": "state"}, {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "W2"}]}, {"type": "function_call", "name": "W3", "arguments": "{}", "call_id": "c"}, {"type": "function_call_output", "call_id": "c", "output": "W4"}, {"record_type": "state"}])), ["W1", "W2", "W3", "W4"], ""),
     "langchain-before": (lambda: json.dumps([{"type": "human", "data": {"content": "W1"}}, {"type": "ai", "data": {"content": "", "additional_kwargs": {"tool_calls": [{"id": "c", "type": "function", "function": {"name": "W2", "arguments": '{"a": "W3"}'}}]}}}]), ["W1", "W2", "W3"], ""),
+    "gemini-saved": (lambda: json.dumps({"history": [{"role": "user", "parts": [{"text": "W1"}]}, {"role": "model", "parts": [{"text": "W2"}]}], "authType": "x"}), ["W1", "W2"], ""),
     "swe-agent": (lambda: json.dumps({"trajectory": [], "info": {}, "history": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "W1", "thinking_blocks": [{"type": "thinking", "thinking": "W2"}]}]}), ["W1", "W2"], ""),
 }  # fmt: skip
 
@@ -541,6 +644,9 @@ def test_nothing_of_a_session_is_lost_unsaid(home: Path, name: str) -> None:
     done = invoke("import", "x.json")
     assert [word for word in words if word not in done.stdout] == []
     assert "Stale" not in done.stdout
+    said = [json.loads(one) for one in done.stdout.splitlines()]
+    calls = [entry["call_id"] for entry in said if entry["kind"] == "call"]
+    assert len(calls) == len(set(calls))
     assert done.stderr.rstrip().partition("left out: ")[2] == left_out
     Path("entries.jsonl").write_text(done.stdout)
     for target in TARGETS:
@@ -568,6 +674,7 @@ def compacted(message: str, *seen: JsonObject) -> JsonObject:
 
 TALK = [response("user", "G1"), response("assistant", "G2"), response("user", "K1"), response("assistant", "G3")]
 PI_TALK: list[JsonObject] = [{"role": ("user", "assistant")[n % 2], "content": word} for n, word in enumerate(("G1", "G2", "K1", "K2"))]  # fmt: skip
+GEMINI_TALK: list[JsonObject] = [{"id": str(n), "type": "user" if n % 2 else "gemini", "content": [{"text": word}]} for n, word in enumerate(("K1", "G1", "G2", "K2", "K3"), 1)]  # fmt: skip
 BOUNDARY: JsonObject = {
     "type": "system",
     "subtype": "compact_boundary",
@@ -627,17 +734,29 @@ SUMMED_UP: dict[str, tuple[Callable[[], Path], list[str]]] = {
     "pi": (lambda: jsonl(pi_lines(*PI_TALK, {"type": "compaction", "summary": "S1", "firstKeptEntryId": "i2"}, {"role": "user", "content": "L1"})), ["S1", "K1", "K2", "L1"]),
     "pi-twice": (lambda: jsonl(pi_lines(*PI_TALK, {"type": "compaction", "summary": "G4", "firstKeptEntryId": "i2"}, {"role": "user", "content": "G5"}, {"type": "compaction", "summary": "S1", "firstKeptEntryId": ""}, {"role": "user", "content": "L1"}).replace("K1", "G6").replace("K2", "G7")), ["S1", "L1"]),
     "pi-before": (lambda: jsonl(pi_lines(*PI_TALK, {"type": "compaction", "summary": "S1", "firstKeptEntryIndex": 3}).replace('"parentId"', '"p"').replace('"i', '"')), ["S1", "K1", "K2"]),
+    "pi-retained": (lambda: jsonl(pi_lines(*PI_TALK, {"type": "compaction", "summary": "S1", "retainedTail": PI_TALK[2:]}, {"role": "user", "content": "L1"})), ["S1", "K1", "K2", "L1"]),
+    "pi-retained-anew": (lambda: jsonl(pi_lines(*PI_TALK[:2], {"type": "compaction", "summary": "S1", "firstKeptEntryId": "i0", "retainedTail": [{"role": "user", "content": "K1"}]})), ["S1", "K1"]),
+    "gemini-cli": (lambda: jsonl(gemini_lines(*GEMINI_TALK, {"$set": {"messages": [GEMINI_TALK[0], {"id": "n1", "type": "user", "content": [{"text": "S1"}]}, {"id": "n2", "type": "gemini", "content": [{"text": "Got it."}]}, *GEMINI_TALK[3:]]}}, {"id": "6", "type": "user", "content": "L1"})), ["K1", "S1", "K2", "K3", "L1"]),
     "codex": (lambda: write("x.jsonl", rollout(*TALK, compacted("", response("user", "K1"), response("user", "S1")), response("assistant", "L1"))), ["K1", "S1", "L1"]),
     "codex-sealed": (lambda: write("x.jsonl", rollout(*TALK, compacted("", response("user", "S1"), response("user", "K1"), {"type": "compaction", "encrypted_content": "E1"}), response("assistant", "L1"))), ["S1", "K1", "L1"]),
     "codex-before": (lambda: write("x.jsonl", rollout(*TALK[1:], compacted("S1"), response("assistant", "L1"))), ["K1", "S1", "L1"]),
     "codex-rewound": (lambda: write("x.jsonl", rollout(*TALK[:2], compacted("S1"), response("user", "Stale"), compacted("Stale"), {"type": "event_msg", "payload": {"type": "thread_rolled_back", "num_turns": 1}}, response("user", "L1"))), ["G1", "S1", "L1"]),
     "claude-code": (lambda: write("x.jsonl", [*CLAUDE_TALK, BOUNDARY, SUMMED, line("assistant", text("L1"), "6", "5")]), ["S1", "L1"]),
     "claude-code-preserved": (lambda: write("x.jsonl", [*CLAUDE_TALK, {**BOUNDARY, "compactMetadata": {"preservedSegment": {"headUuid": "3", "tailUuid": "4"}}}, SUMMED]), ["K1", "K2", "S1"]),
+    "claude-code-anchored": (lambda: write("x.jsonl", [*CLAUDE_TALK, {**BOUNDARY, "compactMetadata": {"preservedSegment": {"headUuid": "3", "anchorUuid": "5", "tailUuid": "4"}}}, SUMMED, line("user", "L1", "6", "4")]), ["S1", "K1", "K2", "L1"]),
+    "claude-code-listed": (lambda: write("x.jsonl", [*CLAUDE_TALK, {**BOUNDARY, "compactMetadata": {"preservedMessages": {"anchorUuid": "b", "uuids": ["3", "4"], "allUuids": ["1", "2", "3", "4"]}}}, SUMMED]), ["K1", "K2", "S1"]),
+    "claude-code-before": (lambda: write("x.jsonl", [*(one for one in CLAUDE_TALK if "K" not in str(one)), {**SUMMED, "parentUuid": None}, line("assistant", text("L1"), "6", "5")]), ["S1", "L1"]),
     "opencode": (lambda: opencode_talk(*OPENCODE_TALK, ASKED_SO_FAR, SUMMARY, said("L1")), ["S1", "L1"]),
+    "opencode-second": (lambda: sqlite_file(opencode_second(("user", {"text": "G1"}), ("assistant", {"content": [{"type": "text", "text": "G2"}]}), ("compaction", {"summary": "S1", "recent": "K1"}), ("user", {"text": "L1"}))), ["S1", "K1", "L1"]),
     "opencode-tail": (lambda: opencode_talk(*OPENCODE_TALK, ({}, {"type": "compaction", "tail_start_id": "m2"}), SUMMARY), ["K1", "K2", "S1"]),
     "opencode-failed": (lambda: opencode_talk(*OPENCODE_TALK, ASKED_SO_FAR, ({**SUMMARY[0], "error": {"name": "APIError"}}, {"type": "text", "text": "x"}), said("L1")), ["G1", "G2", "K1", "K2", "L1"]),
     "opencode-before": (lambda: opencode_talk(*OPENCODE_TALK, said("G3"), SUMMARY, said("L1"), files="earlier"), ["S1", "L1"]),
 }  # fmt: skip
+
+
+def sqlite_file(written: bytes) -> Path:
+    Path("x.db").write_bytes(written)
+    return Path("x.db")
 
 
 def jsonl(written: str) -> Path:
@@ -697,7 +816,21 @@ def test_a_session_imported_without_its_rebases_gains_them_behind_what_it_holds(
 
 
 @pytest.mark.moves_prefix(reason="what the client summed up is a rebase")
-@pytest.mark.parametrize("name", ["pi", "pi-twice", "pi-before", "codex", "codex-sealed", "claude-code", "opencode"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pi",
+        "pi-twice",
+        "pi-before",
+        "pi-retained",
+        "gemini-cli",
+        "codex",
+        "codex-sealed",
+        "claude-code",
+        "claude-code-anchored",
+        "opencode",
+    ],
+)
 def test_a_session_that_is_imported_again_and_again_while_it_grows_is_as_if_it_were_imported_once(
     home: Path, name: str
 ) -> None:
@@ -828,10 +961,35 @@ def test_what_strands_marks_as_bytes_is_base64(home: Path) -> None:
         assert_valid(json.loads(run("render", "entries.jsonl", "-m", target, "--json")), target)
 
 
+@pytest.mark.moves_prefix(reason="what the client summed up is a rebase")
+def test_what_strands_removed_or_took_back_its_model_sees_no_more(home: Path) -> None:
+    Path("s/agents/agent_a/messages").mkdir(parents=True)
+    Path("s/session.json").write_text("{}")
+    state = {"__name__": "SummarizingConversationManager", "removed_message_count": 2, "summary_message": {"role": "user", "content": [{"text": "S1"}]}}  # fmt: skip
+    Path("s/agents/agent_a/agent.json").write_text(json.dumps({"conversation_manager_state": state}))
+    for number, word in enumerate(("G1", "G2", "Stale", "K1")):
+        row = {"message": {"role": ("user", "assistant")[number % 2], "content": [{"text": word}]}}
+        row |= {"redact_message": {"role": "user", "content": [{"text": "K0"}]}} if word == "Stale" else {}
+        Path(f"s/agents/agent_a/messages/message_{number}.json").write_text(json.dumps(row))
+    run("import", "s", "--into", "t")
+    assert "Stale" not in run("log", "export", "t")
+    run("log", "append", "t", "--user", "L1")
+    assert re.findall(r"[GKSL]\d", run("render", "t", "-m", TARGETS[0], "--json")) == ["S1", "K0", "K1", "L1"]
+
+
 def test_arguments_that_broke_off_are_kept_as_they_are(home: Path) -> None:
     broken = {"tool_name": "f", "tool_call_id": "c", "args": '{"path": "a'}
     Path("x.json").write_text(json.dumps([parts({"user-prompt": {"content": "q"}}), parts({"tool-call": broken}, kind="response")]))  # fmt: skip
     assert json.loads(run("import", "x.json").splitlines()[1])["args"] == broken["args"]
+
+
+def test_branches_of_a_session_of_openai_agents_are_conversations(home: Path) -> None:
+    said = [(n, "s", json.dumps({"role": role, "content": word}), "1") for n, (role, word) in enumerate([("user", "Q"), ("assistant", "A"), ("user", "B")])]  # fmt: skip
+    schema = "CREATE TABLE agent_sessions (session_id, created_at); CREATE TABLE agent_messages (id, session_id, message_data, created_at); CREATE TABLE message_structure (id, session_id, message_id, branch_id, sequence_number)"
+    order = [(1, "s", 0, "main", 1), (2, "s", 1, "main", 2), (3, "s", 0, "b", 1), (4, "s", 2, "b", 2)]
+    sqlite_file(database(schema, agent_sessions=[("s", "1")], agent_messages=said, message_structure=order))
+    told = [[json.loads(one)["text"] for one in run("import", "x.db", "--line", n).splitlines()] for n in "12"]
+    assert told == [["Q", "A"], ["Q", "B"]]
 
 
 def test_a_call_that_was_still_at_work_has_no_result(home: Path) -> None:
@@ -875,6 +1033,17 @@ def test_what_tools_gave_stays_where_gemini_cli_masks_it_later(home: Path) -> No
     assert run("import", "s.jsonl", "--into", "t") == "t: 1 entry, behind 4 that were there\n"
 
 
+def test_calls_that_gemini_cli_adds_to_an_earlier_line_were_made_where_they_were_added(home: Path) -> None:
+    rows: list[JsonObject] = [{"id": "1", "type": "user", "content": "Go"}]
+    for number, name in enumerate("abc", 1):
+        calls = gemini_calls(*"abc"[:number], done="abc")
+        rows += [calls, {"id": f"r{name}", "type": "user", "content": [gave(name)]}, {"id": f"g{name}", "type": "gemini", "content": f"On {name}."}]  # fmt: skip
+    rewound = [{"$rewindTo": "gb"}, {"id": "5", "type": "user", "content": "Else"}, rows[7]]
+    Path("s.jsonl").write_text(gemini_lines(*rows[:7], *rewound))
+    told = [json.loads(one) for one in run("import", "s.jsonl").splitlines()]
+    assert [entry.get("text") or entry["call_id"] for entry in told] == ["Go", "I look.", "a", "a", "On a.", "b", "b", "Else", "c", "c"]  # fmt: skip
+
+
 def gemini_calls(*calls: str, done: str) -> JsonObject:
     """A line of gemini-cli with its calls; those that are done have their result."""
     made: list[JsonObject] = [{"id": id, "name": "f", "args": {"x": id}} for id in calls]
@@ -907,6 +1076,68 @@ def test_a_session_that_was_taken_while_tools_were_at_work_goes_on(home: Path, c
         assert_valid(json.loads(run("render", "entries.jsonl", "-m", target, "--json")), target)
 
 
+def talk_of(words: str) -> list[Entry]:
+    """`uX` is told, `rX` answered, `cX` called, `tXn` what the call X gave."""
+    kinds = {"u": values.user, "r": values.respond, "c": lambda id: values.call(id, "f", {}), "t": lambda of: values.result(of[0], content=of)}  # fmt: skip
+    return [kinds[word[0]](word[1:]) for word in words.split()]
+
+
+@pytest.mark.parametrize(
+    ("held", "now", "lacking", "passed_over"),
+    [
+        ("u1", "ua ub u1", "ua ub", 0),  # attachments are written behind the prompt
+        ("u1 ua r1", "ua u1 r1 u2", "u2", 0),
+        ("u1 r1 u2 ua r2", "uc u1 r1 ub ua u2 r2 u3", "u3", 2),  # commands and attachments that were not read before
+        ("u1 uc r1 u2", "u1 r1 u2 r2", "r2", 0),  # a command that is not read any more
+        ("u1 ca ta1 r1", "u1 ca ta1 uc r1 u2", "u2", 1),
+        ("u1 ca ta1", "u1 ca ta2 r1", "r1", 1),  # what the tool gave was shortened
+        ("u1 ua r1 u2 r2", "ua u1 r1", "", 0),
+        ("u1 r1 u2", "u1 r1 u3 r3", None, 0),
+        ("u1 r1 u2 r2", "u1 r1 ux u2 r3", None, 0),
+        ("u1 r1", "u2 r1 u3", "u2 r1 u3", 0),
+        ("u1 r1", "u2 u3 r1", "u2 u3 r1", 0),
+        ("u1 r1 u2 r2 u1", "u1 r1 u3 r3", None, 0),  # what it begins with stands at the end of the thread too
+    ],
+)
+def test_a_session_that_is_read_otherwise_than_before_is_neither_doubled_nor_refused(
+    held: str, now: str, lacking: str | None, passed_over: int
+) -> None:
+    joined = joining(talk_of(held), talk_of(now))
+    assert (joined.lacking, joined.passed_over) == (talk_of(lacking or ""), passed_over)
+    assert bool(joined.parts_behind) == (lacking is None)
+
+
+@pytest.mark.moves_prefix(reason="what the client summed up is a rebase")
+def test_a_session_of_claude_code_taken_at_each_of_its_lines_holds_each_entry_once(home: Path) -> None:
+    file = attached("file", filename="a", content={"file": {"content": "a"}})
+    ran = {"type": "system", "subtype": "local_command", "sessionId": "s", "content": "W"}
+    told = [line("user", "Go", "1"), file, *CLAUDE[3:7], ran, line("assistant", text("Right."), "10", "6")]
+    rows = [*told, BOUNDARY, SUMMED, file, line("user", "On", "11"), line("assistant", text("End."), "12", "11")]
+    for end in range(1, len(rows) + 1):
+        write("c.jsonl", rows[:end])
+        invoke("import", "c.jsonl", "--into", "t")
+    write("c.jsonl", rows)
+    run("import", "c.jsonl", "--into", "whole")
+    grown, whole = ([json.loads(one) for one in run("log", "export", name).splitlines()] for name in ("t", "whole"))
+    said = [sorted(f"{one['kind']} {one.get('text')} {one.get('call_id')}" for one in entries) for entries in (grown, whole)]  # fmt: skip
+    assert said[0] == said[1]
+    (rebase,) = [one for one in grown if one["kind"] == "rebase"]
+    assert {edit["entry"] for edit in rebase["edits"]} == set(range(1, len(told) + 1))
+
+
+def test_a_session_that_is_read_otherwise_is_kept_beside_what_was_taken_before(home: Path) -> None:
+    Path("all").mkdir()
+    for name in "ab":
+        write(f"all/{name}.jsonl", [line("user", f"Go {name}", "1"), line("assistant", text("A"), "2", "1")])
+    run("import", "all", "--into", "t")
+    write("all/b.jsonl", [line("user", "Go b", "1"), line("assistant", text("A"), "2", "1"), line("user", "B", "3", "2"), line("assistant", text("C"), "4", "3")])  # fmt: skip
+    run("import", "all", "--into", "t")
+    write("all/b.jsonl", [line("user", "Go b", "1"), line("assistant", text("A"), "2", "1"), line("assistant", text("D"), "4", "2")])  # fmt: skip
+    shown = invoke("import", "all", "--into", "t")
+    assert "t-3: goes another way than t-2 behind entry 2, and is kept beside it" in shown.stderr
+    assert run("import", "all", "--into", "t") == "t-1: nothing new\nt-3: nothing new\n"
+
+
 def test_calls_are_put_as_a_thread_has_them_in_a_time_that_grows_with_them() -> None:
     def put(groups: int) -> None:
         pairs = [
@@ -915,7 +1146,7 @@ def test_calls_are_put_as_a_thread_has_them_in_a_time_that_grows_with_them() -> 
         ]
         before = [values.user("Go"), *(entry for n, (a, b) in enumerate(pairs) for entry in (*a, *b, values.respond(f"{n}")))]  # fmt: skip
         now = [values.user("Go"), *(entry for n, (a, b) in enumerate(pairs) for entry in (a[0], b[0], a[1], b[1], values.respond(f"{n}")))]  # fmt: skip
-        assert in_recorded_order(before, now) == before
+        assert joining(before, now).lacking == []
 
     assert_in_proportion(put, 1_600)
 
@@ -959,6 +1190,18 @@ def test_files_of_claude_code_without_a_message_are_its_own_and_hold_no_conversa
         assert (recognised(file).name, list(conversations(file, recognised(file)))) == ("claude-code", [])
 
 
+def test_what_codex_packed_is_read(home: Path) -> None:
+    Path("all").mkdir()
+    written = "\n".join(map(json.dumps, rollout(response("user", "Go")))).encode()
+    packer = zstandard.ZstdCompressor().compressobj()
+    Path("all/rollout-1.jsonl.zst").write_bytes(packer.compress(written) + packer.flush())
+    assert json.loads(run("import", "all"))["text"] == "Go"
+    for broken in (b"\x28\xb5\x2f\xfdno", Path("all/rollout-1.jsonl.zst").read_bytes()[:-3]):
+        Path("x.jsonl").write_bytes(broken)
+        with pytest.raises(FormatError, match=r"x.jsonl cannot be read: it ends within what was packed"):
+            run("import", "x.jsonl")
+
+
 def test_a_folder_brings_what_is_a_session_and_says_what_is_not(home: Path) -> None:
     Path("all").mkdir()
     write("all/a.jsonl", CLAUDE[:3])
@@ -967,6 +1210,20 @@ def test_a_folder_brings_what_is_a_session_and_says_what_is_not(home: Path) -> N
     Path("all/d.jsonl.gz").write_bytes(gzip.compress(Path("all/a.jsonl").read_bytes()))
     done = invoke("import", "all", "--into", "t")
     assert (done.stdout, "left out: line 1, column 1: b.jsonl begins with the fields some" in done.stderr) == ("t-1: 2 entries\nt-2: 2 entries\n", True)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "begins", ["", '[{"role": "user", "content": "', '{"type": "summary"}\n{"a": "', '{"log": {"entries": [{"a": "']
+)
+def test_a_small_packed_file_that_unpacks_to_a_large_value_is_not_read(
+    home: Path, monkeypatch: pytest.MonkeyPatch, begins: str
+) -> None:
+    monkeypatch.setattr("quire.archive.stored_conversations._MOST_BYTES", 5_000_000)
+    for file, pack in (("s.jsonl.gz", gzip.compress), ("s.jsonl.zst", zstandard.compress)):
+        Path(file).write_bytes(pack(begins.encode() + b"x" * 10_000_000))
+        for command in (f"import {file} --into t", f"audit {file}"):
+            with pytest.raises(FormatError, match="unpacks to a piece of more than 5,000,000 bytes"):
+                invoke(*command.split())
 
 
 @pytest.mark.parametrize(
@@ -1042,3 +1299,29 @@ def test_the_entries_of_a_har_are_read_one_by_one(entries: list[Any], block: int
             cut = source_file(Path("a.har"), text[: text.rindex("]", 0, text.rindex('"comment"')) - 1])
             with pytest.raises(FormatError, match="ends within its entries"):
                 list(cut.har_entries())
+
+
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, one in inner for found in paths_in(one, (*path, key)))]
+
+
+@given(st.sampled_from([name for name in WHOLE if not isinstance(WHOLE[name][0](), bytes)]), st.integers(0), st.sampled_from([None, 5, "x", [], {}, [5], float("nan"), float("inf")]))  # fmt: skip
+@fewer(150)
+def test_a_value_of_a_wrong_kind_is_read_or_refused_with_a_hint(name: str, place: int, value: Any) -> None:
+    written = str(WHOLE[name][0]())
+    store = recognised(source_file(Path("s.jsonl"), written))
+    rows = [json.loads(one) for one in written.splitlines()]
+    paths = [path for path in paths_in(rows) if path]
+    *outer, last = paths[place % len(paths)]
+    inner: Any = rows
+    for key in outer:
+        inner = inner[key]
+    inner[last] = value
+    hints = ["read"]
+    try:
+        file = source_file(Path("s.jsonl"), "\n".join(map(json.dumps, rows)))
+        assert all(one.entries() is not None for one in conversations(file, store))
+    except QuireError as error:
+        hints = [error.hint]
+    assert all(hints)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from thread_strategies import any_thread, items, logs, policies
 
-from quire import Assembly, Entry, Policy, Reply, Thread, Usage, open_store, render, thread_state, values
+from quire import Assembly, Entry, Policy, Reply, Thread, Usage, open_store, providers, render, thread_state, values
 from quire import thread as threads
 from quire.assemble import checkpoint
 from quire.assemble.checkpoint import Checkpoint
@@ -151,6 +151,17 @@ def test_a_result_that_comes_behind_the_cut_finds_the_call_that_was_shown_withou
     for cut in range(len(log)):
         holds_from_any_cut(log, Policy(), {cut})
     assert "arrived late" in str(reopened(Assembly().extend(log), log).request().prompt)
+
+
+def test_an_imported_answers_text_stands_once_in_a_checkpoint_and_comes_back_whole() -> None:
+    answer = f"Answer {'y' * 3_000}"
+    messages = [("user", "Well?"), ("assistant", answer), ("user", "And then?")]
+    body = {"messages": [{"role": role, "content": text} for role, text in messages]}
+    log = list(chain(providers.import_("anthropic", body, "claude-opus-5-5")))
+    live = Assembly().extend(log)
+    data = checkpoint.encode(Checkpoint(log[-1].seq, log[-1].id, policy=live.policy, unrecorded=False), live)
+    assert (data or b"").count(answer.encode()) == 1
+    assert asked(reopened(live, log)) == asked(live)
 
 
 def test_a_rebase_of_the_log_may_name_an_item_of_long_ago() -> None:

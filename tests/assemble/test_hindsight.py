@@ -86,7 +86,7 @@ def cost_with_cuts_at(entries: list[Entry], policy: Policy, cuts: tuple[int, ...
         if assembly.asks(entry):
             due = place in cuts
             assembly.policy = msgspec.structs.replace(policy, when="rent" if due else "full")
-            assembly.rent = Rent(paid=-math.inf) if due else Rent()
+            assembly.rent = Rent(cost=-math.inf) if due else Rent()
             try:
                 built = assembly.request()
             except BudgetError:

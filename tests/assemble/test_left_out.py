@@ -1,8 +1,11 @@
 """Nothing that is left out goes unexplained: one reason for each entry, and none for what is shown."""
 
+from itertools import pairwise
+
 import pytest
 
 from quire import Entry, Policy, values
+from quire.assemble.pending import left_out_since
 from quire.values import LeftOut
 from toolbox import built, note
 
@@ -30,6 +33,20 @@ def test_an_attachment_that_waits_has_that_reason_alone(waiting: int) -> None:
         entries += [values.respond(f"answer {n} " + "word " * 40)]
     for one in built(entries, Policy(budget=600, promote="each-turn", unused_turns=2)):
         assert len({left.entry for left in one.left_out}) == len(one.left_out)
+
+
+def test_requests_of_one_thread_share_the_rows_of_what_they_leave_out() -> None:
+    entries = [values.user("q " + "word " * 40)]
+    for n in range(40):
+        entries += [values.think("hm"), values.respond(f"answer {n} " + "word " * 20), values.user(f"question {n}")]
+    made = built(entries, Policy(budget=600))
+    assert len(made[-1].left_out) > 80
+    assert len({id(one.left_out.shared()) for one in made}) == 1
+    for before, one in pairwise(made):
+        new = [row for row in one.left_out if row not in before.left_out]
+        assert (
+            left_out_since(before.left_out, one.left_out) == left_out_since(list(before.left_out), one.left_out) == new
+        )
 
 
 def test_a_context_tool_that_gave_nothing_is_left_out_and_not_shown() -> None:

@@ -277,8 +277,10 @@ def test_a_request_that_leaves_no_room_for_another_cuts_before_what_is_new_is_wr
 
 @pytest.mark.parametrize(("removed", "expected"), [(1_200, ""), (9_000, "rent")])
 def test_a_cheap_moment_is_worth_no_more_than_what_would_go(removed: int, expected: str) -> None:
-    usual = Rent(requests=8, cached=14_000, samples=40, remaining=15_000)
-    moment = Moment(True, remaining=15_800, removed=removed, cached=7_000, room=8_000, cold=False, rent=usual)
+    usual = Rent(requests=8, cached_tokens=14_000, samples=40, remaining=15_000)
+    moment = Moment(
+        True, remaining=15_800, removed_tokens=removed, cached_tokens=7_000, room=8_000, cold=False, rent=usual
+    )
     assert reason_to_cut(moment, Policy()) == expected
 
 

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -145,10 +146,14 @@ def test_commands_show_what_is_known(talk: Chat, db: Path) -> None:
 
 def test_an_error_is_told_and_the_next_line_is_heard(talk: Chat, db: Path) -> None:
     replies = [{"status": 400, "message": "no such model"}, "Fine."]
-    out, err, _ = talk(replies, "/qqqq\n/attach none.txt\n/recall\n/pin\n/undo\nHi\nAgain\n", code=1)
+    lines = "/qqqq\n/attach none.txt\n/recall\n/pin\n/undo\nHi\nAgain\n"
+    # Names that no file can have.
+    lines += "".join(f"/attach {name}\n/export {name}\n" for name in ("~nobody-here/x", "a\0b", "x" * 5000))
+    out, err, _ = talk(replies, lines, code=1)
     assert out == "Fine.\n"
     told = ["no command /qqqq\nhint: /help lists them.", "no file 'none.txt'", "/recall needs a query"]
-    told += ["no answer to pin", "nothing to undo", "no such model"]
+    told += ["no answer to pin", "nothing to undo", "no such model", "no file '~nobody-here/x'", "no file 'a\\x00b'"]
+    told += ["no file 'xxx", "cannot write ~nobody-here/x: No such file", "cannot write a·b", "cannot write xxx"]
     assert [line for line in told if line not in err] == []
 
 
@@ -301,10 +306,15 @@ class Terminal:
         os.close(slave)
         self.seen = ""
 
-    def until(self, text: str, timeout_s: float = 600.0) -> str:
-        """Everything shown up to and including a text."""
+    @property
+    def settings(self) -> list[Any]:
+        """How the terminal treats what is typed."""
+        return termios.tcgetattr(self._master)
+
+    def until(self, text: str, timeout_s: float = 600.0, ended: bool = False) -> str:
+        """Everything shown up to and including a text; or, where the program has `ended`, all."""
         end = time.monotonic() + timeout_s
-        while text not in self.seen:
+        while text not in self.seen and not (ended and self.process.poll() is not None):
             assert time.monotonic() < end, f"{text!r} never came; there is {self.seen[-500:]!r}"
             if select.select([self._master], [], [], 0.1)[0]:
                 try:
@@ -327,7 +337,6 @@ class Terminal:
 def _own_terminal() -> None:
     """Ctrl-C in a terminal goes to the program that controls it."""
     import fcntl
-    import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
@@ -374,6 +383,38 @@ def test_in_a_terminal_ctrl_c_stops_the_answer_and_keeps_what_came(
     assert [one.kind for one in stopped] == ["respond", "sent"]
     assert stopped[0].text.startswith("endless endless")
     assert len(stopped[0].text) < 160_000
+
+
+def test_a_chat_that_is_told_to_end_keeps_what_came_and_leaves_the_terminal_as_it_was(
+    db: Path, tmp_path: Path, terminals: Callable[..., Terminal]
+) -> None:
+    with emulator("vllm", ["endless " * 20_000], piece=8) as server:
+        terminal = terminals(server.url, tmp_path)
+        before = terminal.settings
+        terminal.until("Ctrl-D leaves")
+        terminal.type("Story\r")
+        terminal.until("endless endless")
+        assert terminal.settings != before
+        terminal.process.terminate()
+        terminal.until("never shown", ended=True)
+        assert (terminal.process.wait(600), terminal.settings) == (143, before)
+    assert "Traceback" not in terminal.seen
+    assert [one.kind for one in entries(db) if one.meta.get("stopped")] == ["respond", "sent"]
+    assert not list(tmp_path.glob("*-turn-*"))
+
+
+@pytest.mark.parametrize(("kind", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_chat_that_waits_for_an_answer_to_its_question_can_be_ended(
+    db: Path, tmp_path: Path, terminals: Callable[..., Terminal], kind: signal.Signals, code: int
+) -> None:
+    with open_store(db) as store:
+        store.append("t", [values.user("Hi"), values.call("c", "move", {})])
+    with emulator("vllm") as server:
+        terminal = terminals(server.url, tmp_path)
+        terminal.until("Run it again? [y/N]")
+        terminal.process.send_signal(kind)
+        assert terminal.process.wait(600) == code
+    assert (kinds(db), list(tmp_path.glob("*-turn-*"))) == (["user", "call"], [])
 
 
 def test_a_killed_chat_goes_on_where_it_was(db: Path, tmp_path: Path, terminals: Callable[..., Terminal]) -> None:

@@ -13,7 +13,7 @@ from quire.notes import NoteIndex
 from quire.notes.vault import Vault
 from quire.send.builtin import builtin
 from quire.send.note_search import local_search_tool, sources, sources_text
-from quire.send.runners import PLANNER, agent, chat, plan_schema, planned, project, qa, question_of, read_plan
+from quire.send.runners import PLANNER, agent, chat, planned, project, qa, question_of, read_plan
 from quire.send.tools import Toolbox, tool
 from quire.send.turn import Limits, attached_items
 from quire.testing import Emulator, emulator
@@ -235,8 +235,10 @@ def test_no_plan_is_asked_for_without_tools_and_a_bad_one_runs_nothing(thread: T
     assert "call" not in {one.kind for one in done.entries}
 
 
-def test_a_plans_schema_names_every_tool() -> None:
-    assert plan_schema(Toolbox(*builtin()))["items"]["anyOf"][0]["properties"]["tool"] == {"const": "calculate"}
+def test_a_plans_schema_names_every_tool_and_as_many_calls_as_the_runner_takes(thread: Thread) -> None:
+    _, (request, *_) = talk(thread, LOCAL, ["[]", "Hi."], planned(builtin(), most=9), "Hello", via="http")
+    schema = request["response_format"]["json_schema"]["schema"]
+    assert (schema["items"]["anyOf"][0]["properties"]["tool"], schema["maxItems"]) == ({"const": "calculate"}, 9)
 
 
 def test_items_attached_since_the_turn_before_are_the_turns_context(thread: Thread) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.server import HTTPServer
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from quire.errors import ProviderError
 from quire.providers.convert import project
 from quire.send.cycle import BEGIN, GO_ON
 from quire.send.transport import unreachable
-from quire.testing import Refuse, emulator
+from quire.testing import Refuse, Slow, emulator
 from quire.values import INTERRUPTED, result_text
 from toolbox import QUIRE, QuietHandler, in_background, until
 
@@ -32,8 +33,10 @@ def run(*words: str) -> tuple[str, str, BaseException | None]:
     return done.stdout, done.stderr, done.exception
 
 
-def test_ctrl_c_while_the_command_is_loaded_is_no_traceback(home: Path) -> None:
-    (home / "click.py").write_text("import time\nopen('up', 'w').close()\ntime.sleep(600)\n")
+@pytest.mark.parametrize("at", ["wait()", "class Slow:\n    __set_name__ = wait\nclass Made:\n    part = Slow()"])
+def test_ctrl_c_while_the_command_is_loaded_is_no_traceback(home: Path, at: str) -> None:
+    wait = "def wait(*_):\n    open('up', 'w').close()\n    time.sleep(600)\n"
+    (home / "click.py").write_text(f"import time\n{wait}{at}\n")
     env = {**os.environ, "PYTHONPATH": f"{home}:{os.environ.get('PYTHONPATH', '')}"}
     process = subprocess.Popen(QUIRE, env=env, stderr=subprocess.PIPE)
     until((home / "up").exists)
@@ -56,6 +59,20 @@ def test_a_service_that_is_told_to_end_ends_as_by_ctrl_c(words: tuple[str, ...],
     out, _ = process.communicate(timeout=600)
     assert process.returncode == 0
     assert told in out
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["", "nohup"])
+def test_a_turn_ends_in_order_with_its_terminal(home: Path, ignored: bool) -> None:
+    with emulator("vllm", [Slow("Here.", 1 if ignored else 600)]) as server:
+        words = [*QUIRE, "run", "t", "Hi", "--model", "vllm:m", "--base-url", f"{server.url}/v1"]
+        nohup = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN) if ignored else None
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(words, **pipes, text=True, preexec_fn=nohup)
+        until(lambda: server.requests)
+        process.send_signal(signal.SIGHUP)
+        out, err = process.communicate(timeout=600)
+    assert (process.returncode, out, "Traceback" in err) == ((0, "Here.\n", False) if ignored else (129, "", False))
+    assert not list(home.glob("*-turn-*"))
 
 
 def test_nothing_is_loaded_before_ctrl_c_is_heeded() -> None:

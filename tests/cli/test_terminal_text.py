@@ -12,7 +12,7 @@ import pytest
 
 from conftest import ROOT
 from quire import Entry, open_store, values
-from quire.cli.output import printable
+from quire.cli.output import print_table, printable
 from quire.testing import Emulator, Refuse, emulator
 from quire.values import Call, JsonObject, Text
 from toolbox import on_terminal
@@ -22,6 +22,18 @@ pytestmark = pytest.mark.xdist_group("sdk")
 EVIL = "\x1b]0;evil\x07\x1b[2J\x1b[35mred\x9b5mC1\u202egnorw\u2066\u200f\x07\x08end"
 # What a terminal may be told: colours and the like, the cursor, and what prompts and bars need of it.
 OURS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|\t|\x1b=|\x1b>|\x08")
+
+
+@pytest.mark.parametrize("cells", [(7, 1.5, "日本", ""), (1_234_567, 10.25, " [b]x[/b] ", "é")])
+def test_a_row_is_the_same_whoever_lays_it_out(cells: tuple[object, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of one line are written as they are; one of two lines is left to Rich, with all others."""
+    columns = ("number", "share", "text", "more")
+    for rows in ([(50, 0.5, "wide enough", "m"), cells], [cells, (50, 0.5, "wide enough", "m\nm")]):
+        print_table(columns, rows)
+    plain, laid_out = (text.splitlines() for text in capsys.readouterr().out.split("number")[1:])
+    assert plain[0] == laid_out[0]
+    assert plain[2] == laid_out[1]
+    assert plain[1] == laid_out[2]
 
 
 def harmless(received: bytes, *, coloured: bool = True) -> None:

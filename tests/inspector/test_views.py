@@ -89,7 +89,7 @@ def test_a_thread_that_grows_is_seen_as_if_it_had_been_read_at_once(cut: int, tu
     assert grown.picture() == ThreadView("t", entries, policy).picture()
 
 
-def test_a_thread_with_charges_of_no_known_price_has_none_in_the_list_either() -> None:
+def test_a_thread_with_charges_of_no_known_price_has_none_in_the_list_either(tmp_path: Path) -> None:
     used = {"input_total": 1_000, "output": 10, "besides": ["web_search"]}
     sent = {"kind": "sent", "provider": "anthropic", "model": "claude-opus-5-5", "request_sha256": "", "segments": []}
     entries = list(chain([Entry("sent", {**sent, "usage": used})]))
@@ -98,6 +98,12 @@ def test_a_thread_with_charges_of_no_known_price_has_none_in_the_list_either() -
     row, all_in_all = totals.row(ThreadInfo("t", 1, "")), spending(entries)
     assert (row.requests, row.tokens, row.usd) == (1, 1_000, None)
     assert (all_in_all.requests, all_in_all.unpriced, all_in_all.usd) == (1, 1, 0.0)
+    with open_store(tmp_path / "q.db") as store:
+        store.create("t")
+        assert invoke("usage", "--db", f"{tmp_path}/q.db").output.split()[-1] == "$0.0000"
+        store.append("t", entries)
+    shown = invoke("usage", "--db", f"{tmp_path}/q.db").output
+    assert shown.split()[-7:] == ["unknown", "1", "request", "without", "a", "known", "price"]
 
 
 def test_segments_tell_since_when_they_are_cached(sent: ThreadView) -> None:

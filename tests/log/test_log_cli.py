@@ -210,6 +210,8 @@ def test_verify_exits_1_and_prints_the_first_bad_entry(demo: Run, db: Path) -> N
         assert out == ("first bad entry: seq 3 of thread 'demo'\n" if "verify" in command else "")
         assert err.startswith("error: entry 3 of thread 'demo' is damaged")
         assert "\nhint: Nothing was changed." in err
+    for sound in (("--limit", "2"), ("--last", "1")):
+        assert demo("log", "show", "demo", *sound)[0] == 0
     code, out, _ = demo("log", "verify", "--json")
     assert code == 1
     assert (json.loads(out)["ok"], json.loads(out)["thread"], json.loads(out)["seq"]) == (False, "demo", 3)

@@ -28,7 +28,7 @@ from quire.send.cycle import look, resume, run
 from quire.send.tools import Toolbox, tool
 from quire.server.app import Running
 from quire.server.remote_store import HttpStore
-from quire.server.service import Service
+from quire.server.service import Service, ServiceLimits
 from quire.testing import MemoryStore, emulator
 from quire.values import Call, JsonObject, Text
 from toolbox import Outcome, Runner, Store, chain, check, close, new_tenant, texts, transport_for, users
@@ -256,11 +256,30 @@ Forest.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 TestForest = Forest.TestCase
 
 
+class ServedStore(HttpStore):
+    """A service in this process, and its client, which ends with it."""
+
+    def __init__(self, place: Path) -> None:
+        self.running = Running(Service(place, limits=ServiceLimits(per_s=0))).__enter__()
+        super().__init__(self.running.url)
+
+    def close(self) -> None:
+        super().close()
+        self.running.__exit__()
+
+
 def test_a_forest_on_postgres_grows_as_it_does_in_a_file(pg_url: str) -> None:
     class PostgresForest(Forest):
         more: ClassVar = [lambda: PostgresStore(pg_url, tenant=new_tenant())]
 
     run_state_machine_as_test(PostgresForest, settings=settings(max_examples=10, stateful_step_count=20))
+
+
+def test_a_forest_behind_a_service_grows_as_it_does_in_memory(tmp_path: Path) -> None:
+    class ServedForest(Forest):
+        more: ClassVar = [lambda: ServedStore(tmp_path / f"{new_tenant()}.db")]
+
+    run_state_machine_as_test(ServedForest, settings=settings(max_examples=4, stateful_step_count=12))
 
 
 def test_what_was_read_is_a_copy(store: Store) -> None:

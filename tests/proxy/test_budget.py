@@ -408,6 +408,6 @@ def test_a_conversation_stays_one_when_it_is_fitted_and_that_loss_is_quires(
             assert httpx.post(f"{proxy.url}{path}", json=given, headers=HEADERS).status_code == 200
     assert len({each.conversation.name for each in seen}) == 1
     [audited] = audit(read_calls(log)).conversations
-    [fitted] = [each for each in seen if each.lost is not None and "recall" in each.lost.note]
+    [fitted] = [each for each in seen if each.loss is not None and "recall" in each.loss.note]
     assert fitted.side == ("quire" if rules else "client")
-    assert [each.cause for each in audited.verdicts] == [each.lost.cause for each in seen if each.lost is not None]
+    assert [each.cause for each in audited.verdicts] == [each.loss.cause for each in seen if each.loss is not None]

@@ -358,8 +358,12 @@ def test_a_request_larger_than_any_model_takes_fills_no_memory(mirror: Mirror, m
     kept: list[int] = []
     monkeypatch.setattr(CacheWatcher, "passed", lambda _, exchange: kept.append(len(exchange.given)))
     pieces = lambda: (b"x" * 100_000 for _ in range(20))  # noqa: E731
-    with pytest.raises(httpx.HTTPError):
-        httpx.post(f"{mirror.proxied}/v1/messages", content=pieces()).raise_for_status()
+    with httpx.Client() as client, Proxy(ProxyOptions(to=mirror.url, budget=9), CacheWatcher()) as fitting:
+        for url in (mirror.proxied, fitting.url):
+            refused = client.post(f"{url}/v1/messages", content=pieces())
+            assert (refused.status_code, refused.json()["error"]["type"]) == (413, "proxy_error")
+            assert "larger than 1,000,000 bytes" in refused.json()["error"]["message"]
+            assert client.get(f"{url}/v1/models").status_code == 200  # the connection goes on
     assert all(len(content) <= 1_000_000 for *_, content in mirror.seen)
     assert httpx.post(f"{mirror.proxied}/v1/files", content=pieces()).status_code == 200  # which nobody holds
     assert httpx.post(f"{mirror.proxied}/v1/messages", content=b"x" * 1_000_000).status_code == 200
@@ -469,7 +473,7 @@ def test_conversations_behind_previous_response_id_are_rebuilt(openai: Watching)
     said = [item["content"] for item in two.call.body["input"] if item.get("role") == "user"]
     assert said == ["First.", "Second."]
     assert len(two.call.body["input"]) == 3
-    assert two.lost is None
+    assert two.loss is None
 
 
 def frames(way: Any, asked: dict[str, Any]) -> list[dict[str, Any]]:

@@ -57,9 +57,9 @@ def test_a_loss_is_explained_while_it_happens(claude: Watching, streamed: bool) 
         with httpx.stream("POST", f"{claude.url}/v1/messages", **sent) as reply:
             assert reply.read()
     first, second, third = claude.newest(3)
-    assert (first.lost, second.lost, "reused" in second.line()) == (None, None, True)
+    assert (first.loss, second.loss, "reused" in second.line()) == (None, None, True)
     assert second.call.usage.cache_read > 1_000
-    assert (third.lost.cause, third.conversation) == ("clock", first.conversation)
+    assert (third.loss.cause, third.conversation) == ("clock", first.conversation)
     assert "10:00" in third.line()
     assert "Say the time in the newest message" in third.line()
     assert third.usd is not None

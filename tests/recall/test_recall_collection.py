@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hashed_words import HashedWords
-from quire.recall import Collection, Document, Query, meaning
+from quire.recall import Collection, Document, Query, meaning, rank
 from quire.recall.document import Found, pieces, relevant
 from quire.recall.meaning import Meaning
 from quire.recall.words import ALONE, REACH, Neighbours, Postings, key, posting_run
@@ -229,7 +229,7 @@ def test_signs_lead_to_nearly_all_that_every_vector_would_give(monkeypatch: pyte
     made.put(np.array([5, 5]), vectors[7:9])
     made.forget(9)
     monkeypatch.setattr(meaning, "_FEW", 1000)
-    monkeypatch.setattr(meaning, "_COMPARED", 300)
+    monkeypatch.setattr(meaning, "_MOST_COMPARED", 300)
     shares = []
     for query in vectors[::300]:
         every = made.cosines(query, np.arange(3000))
@@ -244,6 +244,18 @@ def test_signs_lead_to_nearly_all_that_every_vector_would_give(monkeypatch: pyte
     few = np.zeros(3000, np.bool_)
     few[[3, 77, 150]] = True
     assert made.near(vectors[0], few)[0].tolist() == [3, 77, 150]
+
+
+def test_of_many_documents_only_the_best_by_words_and_by_meaning_are_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = told([f"the {color} hat number {n}" for n in range(20) for color in ("red", "blue")], embedder=HashedWords())
+    made.embed()
+    asked = [f"{color} {n}" for n in range(20) for color in ("red", "blue")]
+    best = [made.search(query, 1)[0].id for query in asked]
+    monkeypatch.setattr(rank, "_FEW", 10)
+    monkeypatch.setattr(rank, "POOL", 5)
+    assert [made.search(query, 1)[0].id for query in asked] == best
+    assert len(made.search("hat", 40)) == 40
+    assert len({hit.id for hit in made.search("red 7", 2)}) == 2
 
 
 def test_among_a_few_thousand_vectors_every_one_is_compared() -> None:

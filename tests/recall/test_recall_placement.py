@@ -48,7 +48,7 @@ def test_what_still_stands_above_is_named_and_not_repeated() -> None:
         "# Relevant Conversation\nAssistant: new answer\n\n"
         "Context attached:\n- User: old question\nFind them above in this conversation."
     )
-    assert (placed.ids, placed.named) == ((hits[1].id,), (hits[0].id,))
+    assert (placed.ids, placed.named_ids) == ((hits[1].id,), (hits[0].id,))
 
 
 def test_notes_and_items_are_left_out_with_a_reason() -> None:
@@ -103,7 +103,7 @@ def test_a_long_text_is_named_only_where_the_same_passage_stands_above() -> None
     first = place([one], 300, query="quokka")
     above = standing(chain([values.user("q", meta=first.meta)]), {1})
     again = place([one], 300, above, query="quokka")
-    assert (again.ids, again.named) == ((), (one.id,))
+    assert (again.ids, again.named_ids) == ((), (one.id,))
     assert again.text == ("Context attached:\n- read: id,name,code ...\nFind them above in this conversation.")
     assert "• read: id,name,code ...\n" in first.text
     assert "walrus" in place([one], 300, above, query="walrus").text

@@ -241,9 +241,9 @@ def test_the_rendered_text_never_exceeds_the_budget_and_what_goes_is_named(
     assert text.endswith(request)
     assert clean.parse(text) == fitted.value
     named = {out["record"] for out in fitted.left_out if "record" in out}
-    assert named.isdisjoint(fitted.shown)
-    assert named | set(fitted.shown) == {part.id for part in parts}
-    assert "rec-1" in fitted.shown or len(parts) == 1
+    assert named.isdisjoint(fitted.shown_ids)
+    assert named | set(fitted.shown_ids) == {part.id for part in parts}
+    assert "rec-1" in fitted.shown_ids or len(parts) == 1
     tools_out = [out["tool"] for out in fitted.left_out if "tool" in out]
     if fitted.value.tools:
         assert [tool.name for tool in fitted.value.tools] + tools_out == [f"tool{n}" for n in range(4)]

@@ -1,5 +1,6 @@
 """What the tests of sending share: threads, tools, and a scripted model that calls ten times."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,3 +89,23 @@ def ten_calls(body: JsonObject) -> list[Any]:
         line = {"line": done + 1}
         return [Text(f"Line {done + 1} of {CALLS} comes next."), Call(f"call_{done + 1}", "append", line)]
     return [Text("All ten lines are written.")]
+
+
+class Stopping:
+    """A transport whose stream is cancelled by the reader once so many events have come."""
+
+    def __init__(self, inner: Any, events: int) -> None:
+        self.inner, self.events = inner, events
+
+    async def stream(self, request: Any) -> Any:
+        count = 0
+        async for event in self.inner.stream(request):
+            count += 1
+            yield event
+            if count == self.events:
+                task = asyncio.current_task()
+                task.cancel()
+                await asyncio.sleep(0)  # where a cancellation arrives
+
+    async def send(self, request: Any) -> Any:
+        return await self.inner.send(request)

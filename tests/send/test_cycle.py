@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from send_parts import TARGETS, WAYS, Noted, answered, new_thread, ten_calls, tool
+from send_parts import TARGETS, WAYS, Noted, Stopping, answered, new_thread, ten_calls, tool
 
 from quire import Entry, Thread, values
 from quire.errors import CallError, ProviderError
 from quire.send.cycle import run
 from quire.send.events import Event
-from quire.send.turn import Limits, Turn, ask_aside
+from quire.send.text_protocol import TextTools
+from quire.send.turn import MESSAGES, Limits, Messages, Turn, ask_aside
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Text, Think
 from toolbox import Runner, carry_out, close, transport_for
@@ -127,35 +128,18 @@ def test_what_a_provider_refuses_is_not_asked_for_again(thread: Thread) -> None:
         assert len(server.requests) == 1
 
 
-class Stopping:
-    """A transport whose stream is cancelled by the reader once so many events have come."""
-
-    def __init__(self, inner: Any, events: int) -> None:
-        self.inner, self.events = inner, events
-
-    async def stream(self, request: Any) -> Any:
-        count = 0
-        async for event in self.inner.stream(request):
-            count += 1
-            yield event
-            if count == self.events:
-                task = asyncio.current_task()
-                task.cancel()
-                await asyncio.sleep(0)  # where a cancellation arrives
-
-    async def send(self, request: Any) -> Any:
-        return await self.inner.send(request)
-
-
-@pytest.mark.parametrize("provider", ["anthropic", "openai-chat", "gemini"])
-def test_what_came_before_the_user_stopped_is_kept_and_marked(provider: str, thread: Thread) -> None:
+@pytest.mark.parametrize(
+    ("provider", "speech"),
+    [("anthropic", MESSAGES), ("openai-chat", MESSAGES), ("gemini", MESSAGES), ("openai-chat", TextTools())],
+)
+def test_what_came_before_the_user_stopped_is_kept_and_marked(provider: str, speech: Messages, thread: Thread) -> None:
     with emulator(provider, ["One two three four five.", "Six."], piece=4) as server:
         thread.user("Count.")
 
         async def main() -> None:
             transport = transport_for(TARGETS[provider], server.url, "key", via="http")
             try:
-                await run(thread, TARGETS[provider], Stopping(transport, 5))
+                await run(thread, TARGETS[provider], Stopping(transport, 5), Runner(speech=speech))
             finally:
                 await close(transport)
 

@@ -5,6 +5,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import quire
 from quire import AsyncThread, Reply, Thread, Usage, open_store, values
 from quire.errors import CallError
+from quire.log import lock_turn
 from quire.log.sqlite import SqliteStore
 from quire.send.cycle import resume_sync, run, run_sync
 from quire.send.runners import planned
@@ -44,6 +46,13 @@ class SlowDisk(SqliteStore):
 
         return noted
 
+    @contextmanager
+    def turn_lock(self, thread: str) -> Iterator[None]:
+        with super().turn_lock(thread):
+            self.callers.add(threading.get_ident())
+            yield
+            self.callers.add(threading.get_ident())
+
 
 def replies(body: JsonObject) -> list[Any]:
     if "JSON array" in str(body.get("system")):
@@ -65,6 +74,7 @@ def test_twenty_turns_at_once_never_wait_for_the_disk_on_the_loop(tmp_path: Path
             thread = AsyncThread(Thread(store, name))
             await thread.user("Hello")
             await thread.run(TARGET, transport, runner=runner)
+            await thread.results(await called(thread, "now"), [now])
             return (await thread.resume(transport, runner=runner)).text
         finally:
             await close(transport)
@@ -139,6 +149,35 @@ async def test_a_call_that_has_begun_has_its_result_whoever_cancels(tmp_path: Pa
             await running
         said = [entry.body["content"] for entry in thread.thread.entries if entry.kind == "result"]
     assert said == ["ordered"]
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["", "with-all-tasks"])
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_turn_whose_lock_comes_after_the_cancel_is_given_back(times: int, others: bool) -> None:
+    """Cancelled by its caller, again and again as by anyio, or with every task of its loop as by a signal."""
+    go_on, steps = threading.Event(), []
+
+    @contextmanager
+    def lock() -> Iterator[None]:
+        go_on.wait()
+        steps.append("taken")
+        yield
+        steps.append("given back")
+
+    async def hold() -> None:
+        async with lock_turn(lock()):
+            steps.append("held")
+
+    holding = asyncio.create_task(hold())
+    for _ in range(times):
+        await asyncio.sleep(0.01)
+        for task in asyncio.all_tasks() - {asyncio.current_task()} if others else {holding}:
+            task.cancel()
+    await asyncio.sleep(0.01)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await holding
+    assert steps == ["taken", "given back"]
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,8 @@ def test_a_summary_reads_the_cache_instead_of_writing_a_new_prompt(noise: LocalS
     for turn in range(7):
         thread.user(f"Question {turn}. " + "The harbor lies east of the old town and its market. " * 12)
         carry_out(thread, "llamacpp:tiny", noise.url, short(max_tokens=30))
-    assert summarise.used
-    for used in summarise.used:
+    assert summarise.usages
+    for used in summarise.usages:
         # Only the instruction and the last answer are new.
         assert used.cache_read > 0.75 * used.input_total
         assert used.input_total - used.cache_read < 160

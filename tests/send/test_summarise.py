@@ -55,7 +55,7 @@ def test_a_summary_is_asked_for_with_the_same_request_and_one_instruction(tmp_pa
     rebases = [entry.body for entry in thread.store.read("t") if entry.kind == "rebase"]
     assert [body["summary"] for body in rebases] == ["We spoke of the harbor, order W1234."] * len(asides)
     assert "We spoke of the harbor" in str(bodies[-1]["messages"])
-    assert len(summarise.used) == len(asides)
+    assert len(summarise.usages) == len(asides)
     # It is paid for, and no turn mistakes it for an answer.
     assert all(outcome.steps == 1 and outcome.text.startswith("It stands.") for outcome in outcomes)
 

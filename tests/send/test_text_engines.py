@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from send_parts import Noted, new_thread
+from send_parts import Noted, Stopping, new_thread
 
 from quire import Policy, Request, Thread, values
 from quire.errors import BudgetError
@@ -81,6 +81,18 @@ def test_a_cycle_cut_behind_any_entry_sends_the_same_texts(tmp_path: Path) -> No
         runner = Runner(tools=Noted(), system="Be brief.", speech=Completion())
         assert asyncio.run(run(again, TARGET, engine, runner, decide=lambda call: "run")).text == "Done."
         assert engine.prompts == whole.prompts[len(whole.prompts) - len(engine.prompts) :]
+
+
+def test_what_came_before_the_user_stopped_is_kept_and_half_a_call_is_no_call(thread: Thread) -> None:
+    for text in (
+        "$think: Hm.\n\n$respond: One two three four.",
+        '$respond: One two\n\n$call: {"name": "append", "args',
+    ):
+        thread.user("Count.")
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(run(thread, TARGET, Stopping(Spoken(text), 10), Runner(tools=Noted(), speech=Completion())))
+        *_, respond, sent = thread.store.read("t")
+        assert (respond.kind, respond.text.startswith("One two"), sent.meta["stopped"]) == ("respond", True, True)
 
 
 def test_items_stand_in_front_of_the_words_they_came_with(thread: Thread) -> None:

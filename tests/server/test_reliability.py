@@ -200,7 +200,11 @@ def test_large_and_deep_bodies(tmp_path: Path) -> None:
         answers = [client.post("/api/threads", content=deep, headers={"content-type": "application/json"})]
         nested = {"kind": "call", "call_id": "c", "name": "f", "args": json.loads("[" * 900 + "]" * 900)}
         answers.append(client.post("/api/threads/d/entries", json={"entries": [nested]}))
-        assert [reply.status_code < 500 for reply in answers] == [True, True]
+        arguments = {"schema_name": "deep.v1", "context": {"a": nested["args"]}}
+        answers.append(client.post("/api/records", json=arguments))
+        answers.append(client.post("/api/threads/d/window", json={"content": "x", "metadata": arguments}))
+        answers.append(client.post("/api/store/records.insert", json={"arguments": arguments}))
+        assert [reply.status_code for reply in answers] == [422, 422, 400, 400, 400]
         assert client.get("/healthz").status_code == 200
 
 
@@ -238,14 +242,59 @@ def test_what_is_no_request_ends_its_own_connection_alone(
     assert not caplog.records
 
 
+def closed(connection: socket.socket) -> bool:
+    """Whether the other side has hung up."""
+    try:
+        return connection.recv(65536, socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_whoever_does_not_send_a_head_is_cut_off_in_time_and_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New connections, and those on which a second request never comes whole."""
+    monkeypatch.setattr("quire.emulate._HEAD_S", 1.0)
+    monkeypatch.setattr("quire.emulate._MOST_HEADS", 20)
+    ask = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    slow = b"GET /healthz HTTP/1.1\r\nx: "
+    with served(tmp_path / "q.db") as client, ExitStack() as open_:
+        place = (client.base_url.host, client.base_url.port)
+        client.post("/api/threads/t/entries", json={"entries": [user("Hi")]})
+        follower = open_.enter_context(socket.create_connection(place))
+        follower.sendall(ask.replace(b"healthz", b"api/threads/t/events"))
+        until(lambda: b"event-stream" in follower.recv(65536))
+        follower.sendall(b"\r\n")  # behind its request, as some clients do
+        heads = [open_.enter_context(socket.create_connection(place)) for _ in range(25)]
+        for head, sent in zip(heads, [b"", slow, ask + slow] * 9, strict=False):
+            head.sendall(sent)
+        until(lambda: sum(map(closed, heads)) >= 5)  # those that came first
+        reader = open_.enter_context(client.stream("GET", "/api/threads", timeout=5))
+        assert reader.status_code == 200
+
+        def all_gone() -> bool:
+            with suppress(ConnectionError):
+                return [head.sendall(b"y") for head in heads if not closed(head)] == []
+            return False
+
+        until(all_gone)
+        assert client.get("/healthz").status_code == 200  # on the connection of before, which was not at a head
+        assert not any(closed(follower) for _ in range(3))  # what it was sent is read first
+
+
 def test_many_slow_readers_hold_little_memory(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, READERS * 2 + 500)), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 500), hard))
     with command(f"serve --port 0 --rate 0 --db {tmp_path}/q.db") as process:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, READERS * 2 + 500)), hard))
         url = started(process)
         for _ in range(4):
             body = {"entries": [user("x" * 20_000)] * 25}
             assert httpx.post(f"{url}/api/threads/t/entries", json=body).status_code == 201
+        # What the shell set for programs that use select() is no limit for a service.
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] >= min(hard, 65_536)
         before = memory_mb(process.pid)
         host, port = url.removeprefix("http://").split(":")
         with ExitStack() as open_:

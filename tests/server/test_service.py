@@ -129,7 +129,12 @@ def test_secrets_are_taken_out_on_the_way_in(client: httpx.Client) -> None:
         kept = client.post("/api/threads/s/entries", json={"entries": [user(f"my key is {secret}, keep it")]})
         assert kept.json()["entries"][0]["text"] == f"my key is [{kind} key], keep it"
         assert secret not in client.get(f"/api/threads/s/entries?after={place}").text
-        assert Redactor().value({"args": {secret: [secret]}}) == {"args": {f"[{kind} key]": [f"[{kind} key]"]}}
+        mark = f"[{kind} key]"
+        assert Redactor().value({"args": {secret: [secret]}}) == {"args": {mark: [mark]}}
+        # Two names that would become one, and one that looks like it: no field is lost.
+        named = {secret: 1, f"{secret}Z": 2, f"{mark} 2": 3, "other": 4, f"{secret}Y": 5}
+        shown = {mark: 1, f"{mark} 2 2": 2, f"{mark} 2": 3, "other": 4, f"{mark} 5": 5}
+        assert list(Redactor().value(named).items()) == list(shown.items())
 
 
 def test_the_page_for_machines_names_every_route(client: httpx.Client) -> None:

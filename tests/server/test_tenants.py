@@ -1,7 +1,9 @@
 """Nobody reaches another tenant's threads or records, by whichever route; and no key is to be found anywhere."""
 
 import logging
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from serving import PLACES, new_place, served, user
 from quire import open_store
 from quire.log.store import is_server
 from quire.server import Route, service
-from quire.server.app import all_routes
+from quire.server.app import Running, all_routes
 from quire.server.proxy import CacheWatcher, Passing, ProxyOptions
 from quire.server.remote_store import CALLS
 from quire.server.service import Keys, open_own
@@ -125,6 +127,26 @@ def test_a_key_opens_its_own_tenant_alone(client: httpx.Client, keys: dict[str, 
     for wrong in ("", "Bearer qk_nope", "Basic abc"):
         refused = client.get("/api/threads", headers={"authorization": wrong})
         assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+
+
+def test_one_tenants_heavy_calls_leave_os_threads_for_others(tmp_path: Path) -> None:
+    shared, go_on, begun = service.Service(tmp_path / "q.db", needs_keys=True), threading.Event(), list[int]()
+    keys = {tenant: shared.keys.add(tenant, tenant, 1) for tenant in ("a", "b")}
+    listing = lambda: (begun.append(1), go_on.wait(60), [])[2]  # noqa: E731
+    shared.tenant("a").store.threads = listing  # type: ignore[method-assign]
+    with Running(shared) as running, ThreadPoolExecutor(40) as callers:
+
+        def ask(tenant: str) -> int:
+            headers = {"authorization": f"Bearer {keys[tenant]}"}
+            return httpx.get(f"{running.url}/api/threads", headers=headers, timeout=30).status_code
+
+        heavy = [callers.submit(ask, "a") for _ in range(38)]
+        try:
+            until(lambda: len(begun) >= service.SHARE)  # as many as may begin
+            assert [ask("b") for _ in range(3)] == [200] * 3
+        finally:
+            go_on.set()
+        assert [call.result() for call in heavy] == [200] * 38
 
 
 def test_the_first_key_closes_the_service(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,10 @@
 """MCP servers as tool sources: a real server process, a real round trip."""
 
 import asyncio
+import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +16,7 @@ from quire import values
 from quire.errors import CallError, ProviderError
 from quire.send.mcp import McpServer
 from quire.send.tools import Toolbox
+from toolbox import until
 
 pytestmark = [
     pytest.mark.xdist_group("mcp"),
@@ -98,3 +102,38 @@ def test_a_command_that_does_not_start_says_why() -> None:
         McpServer(["./there-is-no-such-program"]).start()
     with pytest.raises(CallError, match="needs a command"):
         McpServer([]).start()
+
+
+LISTING = """
+import json, os, sys
+
+def answer(**given):
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **given}), flush=True)
+
+open(sys.argv[1], "w").write(str(os.getpid()))
+for asked in filter(lambda asked: "id" in asked, map(json.loads, sys.stdin)):
+    if asked["method"] == "initialize":
+        named = {"protocolVersion": asked["params"]["protocolVersion"], "serverInfo": {"name": "s", "version": "1"}}
+        answer(result={**named, "capabilities": {"tools": {}}})
+    elif asked["method"] != "tools/list":
+        answer(error={"code": -32601, "message": "no"})
+    elif sys.argv[2] == "many":
+        answer(result={"tools": [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(10_001)]})
+"""
+
+
+@pytest.mark.parametrize(
+    ("lists", "why"), [("many", "more than 10,000 tools"), ("none", "no answer within 2 s"), ("stopped", "^$")]
+)
+def test_a_server_that_lists_no_end_of_tools_or_never_answers_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lists: str, why: str
+) -> None:
+    """Also where the user gives up before it has answered."""
+    monkeypatch.setattr("quire.send.mcp._START_TIMEOUT_S", 2.0 if lists == "none" else 30.0)
+    (tmp_path / "server.py").write_text(LISTING)
+    if lists == "stopped":
+        give_up = lambda: (until(lambda: (tmp_path / "pid").exists()), os.kill(os.getpid(), signal.SIGINT))  # noqa: E731
+        threading.Thread(target=give_up).start()
+    with pytest.raises(KeyboardInterrupt if lists == "stopped" else ProviderError, match=why):
+        McpServer([sys.executable, str(tmp_path / "server.py"), str(tmp_path / "pid"), lists]).start()
+    until(lambda: not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists(), "its process goes on")

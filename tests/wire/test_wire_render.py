@@ -1,12 +1,14 @@
 """Every provider's request is legal, keeps its prefix and its lines, and says what it left out: random and recorded ones."""
 
+import contextlib
 import copy
 import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from wire_prompts import TARGETS, growing
 
@@ -19,7 +21,7 @@ from quire.providers.rules import GrowingCheck, errors
 from quire.providers.wires import wire_of
 from quire.testing import assert_valid
 from quire.thread_state import policy_for
-from quire.values import JsonObject, Prompt
+from quire.values import Call, JsonObject, Message, Prompt, Result, Text, ToolSet
 from toolbox import Refused, chain, fewer
 
 CLAUDE, NOVA = "anthropic:claude-opus-5-5", "bedrock:amazon.nova-pro-v1:0"
@@ -64,13 +66,41 @@ def _moves(request: Request) -> set[str]:
     return {str(one) for one in request.left_out if "prefix" in one["reason"] and "rebase" not in one["reason"]}
 
 
-@given(prompts=growing())
+def rebased(prompt: Prompt, kept: list[int]) -> Iterator[Prompt]:
+    """Epochs that begin with some of the very same messages, by their bits, and a request in the midst of them."""
+    for epoch, bits in enumerate(kept, prompt.epoch + 1):
+        stay = tuple(message for place, message in enumerate(prompt.messages) if bits >> place & 1)
+        half = len(stay) // 2
+        tools = prompt.tools if epoch % 2 else ()
+        yield msgspec.structs.replace(
+            prompt, tools=tools, messages=stay, epoch=epoch, fold=half, ends=(half,) if half else ()
+        )
+
+
+CALLED = (
+    Message("user", (Text("q"),), (1,)),
+    Message("assistant", (Call("c", "f", {}),), (2,)),
+    Message("tool", (Result("c", "f", "ok"),), (3,)),
+)
+
+
+@given(prompts=growing(), kept=st.lists(st.integers(0, 2**12 - 1), max_size=3))
+@example(prompts=[Prompt("", "", ({"name": "f", "description": "", "parameters": {}},), CALLED)], kept=[63] * 3)
 @fewer(10)
-def test_rendering_step_by_step_gives_the_bytes_of_rendering_at_once(prompts: list[Prompt]) -> None:
+def test_rendering_step_by_step_gives_the_bytes_of_rendering_at_once(prompts: list[Prompt], kept: list[int]) -> None:
     for target in TARGETS:
         steps = rendering(target)
-        for prompt in prompts:
+        for prompt in (*prompts, *(rebased(prompts[-1], kept) if prompts else ())):
             assert steps.request(prompt) == render(prompt, target), target
+
+
+def test_a_rendering_that_was_interrupted_writes_nothing_twice() -> None:
+    nameless = Message("tools", (ToolSet(({"description": ""},)),))
+    for target in TARGETS:
+        steps, prompt = rendering(target), Prompt("", "", (), CALLED)
+        with contextlib.suppress(KeyError):
+            steps.request(msgspec.structs.replace(prompt, messages=(*CALLED, nameless)))
+        assert steps.request(prompt) == render(prompt, target), target
 
 
 @pytest.mark.parametrize("schema", [{"properties": 5}, {"properties": [1]}, {"properties": {"a": 5}}, {"items": 3}])

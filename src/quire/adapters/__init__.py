@@ -60,7 +60,7 @@ class Fitters:
     """
 
     def __init__(self, budget: int, target: str, form: str, policy: dict[str, Any]) -> None:
-        self.target, self._chosen = target, (budget, target, form, policy)
+        self.target, self._arguments = target, (budget, target, form, policy)
         self._by_conversation: Recent[tuple[str, str], Fitter] = Recent(64)
         self._lock = threading.Lock()
         # The fitter of the newest request: its epoch, its tokens, what it left out.
@@ -68,10 +68,10 @@ class Fitters:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, or what is pickled, is what was chosen: it reads its conversations once more."""
-        return Fitters, self._chosen
+        return Fitters, self._arguments
 
     def _fitter(self, target: str) -> Fitter:
-        budget, _, form, policy = self._chosen
+        budget, _, form, policy = self._arguments
         return Fitter(budget, target, form=form, **policy)
 
     def fit(self, body: Any, conversation: str, model: str) -> FittedMessages:

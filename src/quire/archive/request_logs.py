@@ -31,7 +31,7 @@ from quire.errors import FormatError, QuireError
 from quire.providers.prefix import without_marks
 from quire.providers.usage import usage_in
 from quire.providers.wires import as_body, detect, wire_of
-from quire.values import Entry, Json, JsonObject, as_object, as_objects, as_text, canonical, sha256_hex
+from quire.values import Entry, Json, JsonObject, as_object, as_objects, as_text, canonical, sha256_hex, value_at
 
 
 def group_exchanges(exchanges: Iterable[LoggedExchange], name: str) -> list[StoredConversation]:
@@ -208,11 +208,11 @@ def _observations(row: JsonObject) -> list[JsonObject]:
     return [inner for inner in nested if isinstance(inner, dict)] if nested is not None else [row]
 
 
-# A list of messages, or one message a line, in whichever wire format.
+# A list of messages, or one message a line, in whichever wire format; what gemini-cli was told to save, as its history.
 
 
 def _messages(file: SourceFile) -> Iterator[StoredConversation]:
-    body = as_body(list(file.objects()))
+    body = as_body(as_objects(value_at(file.value, "history")) or list(file.objects()))
     format = format_in(LoggedExchange(body, place=file.path.name))
     yield StoredConversation(file.name, format, body)
 
@@ -338,5 +338,5 @@ LOGS: tuple[SessionStore, ...] = (
     _log("langfuse", holding(lambda row: any(observation.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN") and ("traceId" in observation or "input" in observation) for observation in _observations(row))), _langfuse),
     _log("litellm", holding(lambda row: "standard_logging_object" in row or ("messages" in row and bool({"call_type", "litellm_call_id", "model_map_information"} & row.keys()))), _litellm),
     _log("requests", lambda file: bool(file.first_objects()) and is_body(body := _body_of(file.first_objects()[0])) and detect(body) is not None, _requests),
-    SessionStore("messages", lambda file: bool(file.first_objects()) and _is_message(file.first_objects()[0]), _messages),
+    SessionStore("messages", lambda file: any(map(_is_message, (as_objects(value_at(file.value, "history")) or file.first_objects())[:1])), _messages),
 )  # fmt: skip

@@ -1,15 +1,18 @@
 """Every store of another program that is read here, and which one a file is of: the most particular first.
 
 Agents and request logs have files of their own; what libraries and smaller agents keep is read here: llm, aider,
-mini-swe-agent, SWE-agent, OpenAI Agents, strands, LangChain, pydantic-ai.
+pi, mini-swe-agent, SWE-agent, OpenAI Agents, strands, LangChain, pydantic-ai.
 """
 
 from __future__ import annotations
 
 import base64
+import logging
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,15 +21,14 @@ import msgspec
 from quire.archive.agent_clients import CLIENTS
 from quire.archive.request_logs import LOGS
 from quire.archive.stored_conversations import (
+    ClientSummary,
     LinesOf,
     SentCall,
     SessionStore,
     SourceFile,
     StoredConversation,
-    counted_call,
     decode_json,
     describe_value,
-    files_under,
     holding,
     known_provider,
     milliseconds,
@@ -34,29 +36,25 @@ from quire.archive.stored_conversations import (
     text_in,
     text_or_json,
 )
-from quire.archive.stored_turns import StoredBlock, StoredTurn, media_block, turns_in_format, with_media
-from quire.errors import FormatError
+from quire.archive.stored_turns import (
+    OPENCODE,
+    SessionWalk,
+    StoredBlock,
+    StoredTurn,
+    clients,
+    is_opencode_storage,
+    media_block,
+    turns_in_format,
+    with_media,
+)
+from quire.errors import FormatError, NotFound
 from quire.providers.outgoing import parsed_arguments
 from quire.providers.usage import usage, usage_in
 from quire.providers.wires.frameworks import FAILED, SILENT_PARTS
-from quire.values import KINDS, Json, JsonObject, Usage, as_object, value_at
+from quire.values import KINDS, Json, JsonObject, Usage, as_object, as_objects, value_at
 
+_logger = logging.getLogger("quire")
 Value = TypeVar("Value")
-
-
-def _calls(
-    file: SourceFile, session: str, replies: Iterable[tuple[str, str, Usage, int | None, str]]
-) -> tuple[SentCall, ...]:
-    """The requests of a session by their replies: (provider, model, usage, time, the reply's own id where it is kept).
-
-    Files of equal names in two folders are two sessions; a reply without an id is known again by its time.
-    """
-    return tuple(
-        counted_call(
-            f"{file.path}:{n}", known_provider(provider), model, used, at, session, id=id or (f"{at} {n}" if at else "")
-        )
-        for n, (provider, model, used, at, id) in enumerate(replies, 1)
-    )
 
 
 # llm: a tree of messages by hash, tips of threads; before that, prompts and responses.
@@ -66,9 +64,8 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
     if "turns" not in file.tables:
         yield from _llm_responses(file)
         return
-    messages = {
-        hash: (parent, role) for hash, parent, role in file.rows("SELECT hash, parent_hash, role FROM messages")
-    }
+    rows = file.rows("SELECT hash, parent_hash, role FROM messages")
+    messages = {hash: (parent, role) for hash, parent, role in rows}
     blocks: dict[str, list[StoredBlock]] = {}
     # By message, who signed it: the name of a model does not always tell whose it is.
     signers: dict[str, set[str]] = {}
@@ -93,8 +90,11 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
         spoken = [turn for turn in turns if turn.role != "system"]
         conversation = turns_in_format(thread, " ".join((*names, model)), spoken, model.rpartition("/")[2], head)
         turns_sent = file.rows("SELECT id, model, input_tokens, output_tokens, token_details, datetime_utc FROM turns WHERE thread_id = ? ORDER BY id", thread)  # fmt: skip
-        replies = [(name.rpartition("/")[0], name.rpartition("/")[2], _llm_usage(*counts), milliseconds(at), id) for id, name, *counts, at in turns_sent]  # fmt: skip
-        yield msgspec.structs.replace(conversation, calls=_calls(file, thread, replies))
+        walk = SessionWalk(file, thread)
+        for id, name, *counts, at in turns_sent:
+            provider, _, walk.model = name.rpartition("/")
+            walk.add_request(id, known_provider(provider), _llm_usage(*counts), at, id)
+        yield walk.complete(conversation)
 
 
 def _llm_usage(fresh: int | None, output: int | None, details: str | None) -> Usage:
@@ -129,8 +129,10 @@ def _llm_attached(file: SourceFile, table: str, of: str) -> dict[str | int, list
     return _by_first(file, table, query, lambda kind, content, url: media_block(str(kind or ""), base64.b64encode(content).decode() if content else url or ""))  # fmt: skip
 
 
-def _by_first(file: SourceFile, table: str, query: str, make: Callable[..., Value]) -> dict[str | int, list[Value]]:
-    rows = file.rows(query) if table in file.tables else []
+def _by_first(
+    file: SourceFile, table: str, query: str, make: Callable[..., Value], *given: object
+) -> dict[str | int, list[Value]]:
+    rows = file.rows(query, *given) if table in file.tables else []
     out: dict[str | int, list[Value]] = {}
     for first, *rest in rows:
         out.setdefault(first, []).append(make(*rest))
@@ -139,7 +141,10 @@ def _by_first(file: SourceFile, table: str, query: str, make: Callable[..., Valu
 
 def _llm_responses(file: SourceFile) -> Iterator[StoredConversation]:
     """Prompts and responses; what came later, calls and attachments and fragments, in tables of their own."""
-    query = "SELECT conversation_id, id, model, system, prompt, response FROM responses ORDER BY conversation_id, id"
+    columns = {name for (name,) in file.rows("SELECT name FROM pragma_table_info('responses')")}
+    added = ("datetime_utc", "input_tokens", "output_tokens", "token_details")
+    later = ", ".join(name if name in columns else "NULL" for name in added)
+    query = f"SELECT conversation_id, id, model, system, prompt, response, {later} FROM responses ORDER BY conversation_id, id"
     fragments, attached = _llm_fragments(file, "prompt_fragments", "response_id"), _llm_attached(file, "prompt_attachments", "response_id")  # fmt: skip
     heads = _llm_fragments(file, "system_fragments", "response_id")
     calls = _by_first(file, "tool_calls", "SELECT response_id, tool_call_id, name, arguments FROM tool_calls ORDER BY id", lambda id, name, args: StoredBlock(call_id=str(id), name=name, args=decode_json(args or "{}")))  # fmt: skip
@@ -148,16 +153,18 @@ def _llm_responses(file: SourceFile) -> Iterator[StoredConversation]:
     tools = _by_first(file, "tool_responses", "SELECT response_id, name, description, input_schema FROM tool_responses JOIN tools ON tools.id = tool_id", lambda name, about, schema: {"name": name, "description": about or "", "parameters": decode_json(schema or "{}")})  # fmt: skip
     by_conversation = _by_first(file, "responses", query, lambda *row: row)
     for name, rows in by_conversation.items():
-        turns: list[StoredTurn] = []
-        systems = dict.fromkeys("\n".join(filter(None, (*heads.get(id, ()), prompt))) for id, _, prompt, _, _ in rows)
+        walk, turns = SessionWalk(file, str(name)), list[StoredTurn]()
+        systems = dict.fromkeys("\n".join(filter(None, (*heads.get(id, ()), prompt))) for id, _, prompt, *_ in rows)
         defined = {tool["name"]: tool for id, *_ in rows for tool in tools.get(id, ())}
-        for id, _, _, prompt, response in rows:
+        for id, model, _, prompt, response, at, *counts in rows:
+            provider, _, walk.model = str(model or "").rpartition("/")
+            walk.add_request(id, known_provider(provider), _llm_usage(*counts), at, id)
             returned = [block for number, result in results.get(id, ()) for block in with_media(result, result_media.get(number, []))]  # fmt: skip
             asked = "\n".join(filter(None, (*fragments.get(id, ()), prompt)))
-            turns.append(StoredTurn("user", (*returned, StoredBlock(asked), *attached.get(id, ()))))
-            turns.append(StoredTurn("assistant", (StoredBlock(response or ""), *calls.get(id, ()))))
+            turns.append(StoredTurn("user", (*returned, StoredBlock(asked), *attached.get(id, ())), milliseconds(at)))
+            turns.append(StoredTurn("assistant", (StoredBlock(response or ""), *calls.get(id, ())), milliseconds(at)))
         head = {"system": "\n".join(filter(None, systems)), "tools": list(defined.values())}
-        yield turns_in_format(str(name), "", turns, str(rows[-1][1] or ""), head)
+        yield walk.complete(turns_in_format(str(name), "", turns, str(rows[-1][1] or ""), head))
 
 
 # aider: markdown; > is the program, #### the user, the rest the model. What the program writes of both ends in two spaces,
@@ -174,18 +181,131 @@ def _aider(file: SourceFile) -> Iterator[StoredConversation]:
         model = next(iter(re.findall(r"^> Model: (\S+)", chat, re.M)), model)
         if not conversations or "> Restored previous conversation history." not in chat:
             conversations.append([])
-        for line in chat.split("\n"):
-            is_marked = line.rstrip("\r").endswith(end)
-            role = "user" if is_marked and line.startswith("#### ") else "" if is_marked and line.startswith("> ") else "assistant"  # fmt: skip
-            text = (line.removeprefix("#### ") if role == "user" else line).rstrip()
-            if role and conversations[-1] and conversations[-1][-1]["role"] == role:
-                conversations[-1][-1]["content"].append(text)
+        for role, lines in groupby(chat.split("\n"), partial(_aider_role, end)):
+            mark = "#### " if role == "user" else ""
+            text = "\n".join(line.removeprefix(mark).rstrip() for line in lines).strip("\n")
+            # A command asks the program; a question of one comes again without it, or did not in earlier versions.
+            command = re.match(r"[/!](\S*)(.*)", text, re.S) if role == "user" else None
+            text = command[2].strip() * (command[1] in ("ask", "code", "architect", "context")) if command else text
+            last = conversations[-1][-1:]
+            if role and text and last and last[0]["role"] == role:
+                last[0]["content"] += [text] if text != last[0]["content"][-1] else []
             elif role and text:
                 conversations[-1].append({"role": role, "content": [text]})
     for number, messages in enumerate(conversations, 1):
-        cleaned = [{**message, "content": "\n".join(message["content"]).strip()} for message in messages]
-        if cleaned:
-            yield StoredConversation(f"aider-{number}", "openai-chat", cleaned, model.rpartition("/")[2])
+        joined = [{**message, "content": "\n\n".join(message["content"])} for message in messages]
+        if joined:
+            yield StoredConversation(f"aider-{number}", "openai-chat", joined, model.rpartition("/")[2])
+
+
+def _aider_role(end: str, line: str) -> str:
+    """Who said a line; nobody what the program itself did."""
+    starts = line[: line.find(" ") + 1] if line.rstrip("\r").endswith(end) else ""
+    return {"#### ": "user", "> ": ""}.get(starts, "assistant")
+
+
+# pi: a tree of lines; the newest leaf is the conversation.
+
+
+def _pi(file: SourceFile) -> Iterator[StoredConversation]:
+    walk, newest = SessionWalk(file), ""
+    lines: dict[str, JsonObject] = {}
+    ids: list[str] = []
+    for number, line in walk.lines("a line of pi"):
+        if line["type"] == "session":
+            walk.name = str(line.get("id") or walk.name)
+        elif line["type"] == "leaf":  # where the user went back to
+            newest = str(line.get("targetId") or "")
+        else:
+            # Before there were branches, lines had no ids: each follows the one before it.
+            parent = line.get("parentId") if line.get("id") else newest
+            newest = str(line.get("id") or f"line {number}")
+            lines[newest] = {**line, "id": newest, "parentId": parent}
+        ids.append(newest)
+        walk.compacted = walk.compacted or line["type"] == "compaction"
+        message = as_object(line.get("message")) if line["type"] == "message" else {}
+        if isinstance(message.get("usage"), dict):
+            provider, model = known_provider(str(message.get("provider") or "")), str(message.get("model") or "")
+            at, id = message.get("timestamp") or line.get("timestamp"), message.get("responseId") or line.get("id")
+            walk.add_request(number, provider, usage_in("pi", message["usage"]), at, id, model=model)
+    chain: list[JsonObject] = []
+    while newest in lines:
+        chain.append(lines.pop(newest))
+        newest = str(chain[-1].get("parentId") or "")
+    api = ""
+    for line in reversed(chain):
+        walk.starts[line["id"]] = len(walk.said)
+        if line["type"] == "compaction":
+            index = line.get("firstKeptEntryIndex")  # before lines had ids
+            first = ids[index] if isinstance(index, int) and 0 <= index < len(ids) else line.get("firstKeptEntryId")
+            # What was kept may be told anew instead.
+            tail = as_objects(line.get("retainedTail"))
+            walk.compactions.append(walk.summary_from(first if not tail else "", str(line.get("summary") or "")))
+            walk.said += [
+                _pi_turn(message) for row in tail for message in _pi_messages({"type": "message", "message": row})
+            ]
+        for message in _pi_messages(line):
+            walk.said.append(_pi_turn(message))
+            if message.get("role") == "assistant":
+                api = str(message.get("api") or message.get("provider") or "")
+                walk.model = str(message.get("model") or walk.model)
+    walk.left_out = ["message of another branch" for line in lines.values() if line["type"] == "message"]
+    yield walk.complete(turns_in_format(walk.name, api, walk.said, walk.model, compactions=walk.compactions))
+
+
+def _pi_messages(line: JsonObject) -> Iterator[JsonObject]:
+    """What a line tells the model, in pi's own words where it is no message of anybody's."""
+    message = line["message"] if line["type"] == "message" else {**line, "role": line["type"]}
+    match message.get("role"):
+        case "user" | "assistant" | "toolResult":
+            yield message
+        case "custom" | "hookMessage" | "custom_message" if line["type"] != "custom":
+            yield {**message, "role": "user"}
+        case "branch_summary":
+            about = "The following is a summary of a branch that this conversation came back from:"
+            yield {**message, "role": "user", "content": f"{about}\n\n<summary>\n{message.get('summary')}</summary>"}
+        case "bashExecution" if not message.get("excludeFromContext"):
+            output = f"```\n{message['output']}\n```" if message.get("output") else "(no output)"
+            failed = f"\n\nCommand exited with code {message['exitCode']}" if message.get("exitCode") else ""
+            ended = "\n\n(command cancelled)" if message.get("cancelled") else failed
+            yield {**message, "role": "user", "content": f"Ran `{message.get('command')}`\n{output}{ended}"}
+        case str(role) if role not in clients()["pi"]["silent"]:
+            yield {"role": "user", "content": [{"type": f"{'message of' if role != line['type'] else 'line'} {role}"}]}
+
+
+def _pi_turn(message: JsonObject) -> StoredTurn:
+    at = milliseconds(message.get("timestamp"))
+    content = message.get("content")
+    blocks = [_pi_block(block) for block in ([content] if isinstance(content, str) else content or [])]
+    if message.get("role") == "toolResult":
+        call_id, name = str(message.get("toolCallId")).partition("|")[0], str(message.get("toolName"))
+        given = StoredBlock(
+            text_in(content), call_id=call_id, name=name, is_result=True, error=bool(message.get("isError"))
+        )
+        return StoredTurn("user", tuple(with_media(given, blocks)), at)
+    return StoredTurn(str(message.get("role")), tuple(blocks), at, str(message.get("api") or ""))
+
+
+def _pi_block(block: JsonObject | str) -> StoredBlock:
+    if isinstance(block, str):
+        return StoredBlock(block)
+    match block.get("type"):
+        case "thinking":
+            signature, redacted = str(block.get("thinkingSignature") or ""), bool(block.get("redacted"))
+            text = "" if redacted else str(block.get("thinking") or "")
+            return StoredBlock(text, thinking=True, signature=signature, redacted=redacted)
+        case "toolCall":
+            (call_id, _, id), name = str(block.get("id")).partition("|"), str(block.get("name"))
+            signature, args = str(block.get("thoughtSignature") or ""), block.get("arguments")
+            return StoredBlock(call_id=call_id, id=id, name=name, args=args, signature=signature)
+        case "image":
+            return StoredBlock(image=(str(block.get("mimeType")), str(block.get("data"))))
+        case "text":
+            # The id of the item it came in, alone or among other facts.
+            signature = str(block.get("textSignature") or "")
+            facts = as_object(decode_json(signature)) if signature.startswith("{") else {"id": signature}
+            return StoredBlock(text_in(block), id=str(facts.get("id") or ""))
+    return StoredBlock(left_out=str(block.get("type")))
 
 
 # Agents whose trajectories are messages of a wire format, with facts of their own beside them.
@@ -196,16 +316,19 @@ def _mini_swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
     messages = [message for message in messages if message.get("role") != "exit"]
     config = as_object(value_at(file.value, "info", "config", "model"))
     provider, _, model = str(config.get("model_name") or "").rpartition("/")
-    # Of the Responses API the message itself is the reply.
-    extras = [(message.get("extra") or {}, message) for message in file.value["messages"]]
-    replies = [(extra, extra.get("response") or row) for extra, row in extras if "response" in extra or "usage" in row]
-    calls = _calls(file, str(file.path), ((provider, model, usage(known_provider(provider), reply), milliseconds(extra.get("timestamp")), str(reply.get("id") or "")) for extra, reply in replies))  # fmt: skip
+    walk, provider = SessionWalk(file, str(file.path)), known_provider(provider)
+    walk.model = model
+    for number, message in enumerate(file.value["messages"], 1):
+        extra = message.get("extra") or {}
+        if "response" in extra or "usage" in message:
+            reply = extra.get("response") or message  # of the Responses API the message itself
+            walk.add_request(number, provider, usage(provider, reply), extra.get("timestamp"), reply.get("id"))
     if any("output" in message for message in messages):
         outputs = [row["output"] if isinstance(row.get("output"), list) else [row] for row in messages]
-        items = [item for output in outputs for item in output]
-        yield StoredConversation(file.name, "openai-responses", {"input": items}, model, calls=calls)
+        value = {"input": [item for output in outputs for item in output]}
+        yield walk.complete(StoredConversation(file.name, "openai-responses", value, model))
     else:
-        yield StoredConversation(file.name, "openai-chat", messages, model, calls=calls)
+        yield walk.complete(StoredConversation(file.name, "openai-chat", messages, model))
 
 
 def _swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
@@ -222,27 +345,36 @@ def _swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _openai_agents(file: SourceFile) -> Iterator[StoredConversation]:
     for (session,) in file.rows("SELECT session_id FROM agent_sessions ORDER BY created_at, session_id"):
-        query = "SELECT message_data, created_at FROM agent_messages WHERE session_id = ? ORDER BY id"
-        rows = file.rows(query, session)
-        items = [decode_json(data, file.path) for data, _ in rows]
-        times = tuple(milliseconds(f"{at}Z".replace(" ", "T")) for _, at in rows)
-        yield StoredConversation(session, "openai-agents", items, times=times)
+        query = "SELECT '', message_data, created_at FROM agent_messages WHERE session_id = ? ORDER BY id"
+        if "message_structure" in file.tables:  # branches share messages
+            query = "SELECT branch_id, message_data, m.created_at FROM message_structure s JOIN agent_messages m ON m.id = message_id WHERE s.session_id = ? ORDER BY sequence_number, s.id"
+        branches = _by_first(file, "agent_messages", query, lambda data, at: (decode_json(data, file.path), milliseconds(f"{at}Z".replace(" ", "T"))), session)  # fmt: skip
+        for branch, rows in branches.items():
+            name = f"{session}-{branch}".removesuffix("-main").removesuffix("-")
+            items, times = zip(*rows, strict=True)
+            yield StoredConversation(name, "openai-agents", [*items], times=times)
 
 
 def _strands(file: SourceFile) -> Iterator[StoredConversation]:
     for agent in sorted(file.path.glob("agents/agent_*")):
         stored = sorted(agent.glob("messages/message_*.json"), key=lambda path: int(path.stem.rpartition("_")[2]))
         rows = [decode_json(path.read_bytes(), path) for path in stored]
-        messages = [
-            {"role": row["message"]["role"], "content": [_converse(block) for block in row["message"]["content"]]}
-            for row in rows
-        ]
+        # What a guard took back stands beside what it was told in place of.
+        shown = [row.get("redact_message") or row["message"] for row in rows]
+        messages = [{"role": row["role"], "content": [_converse(block) for block in row["content"]]} for row in shown]
+        described = next((source_file(path).value for path in agent.glob("agent.json")), None)
+        facts = as_object(value_at(described, "conversation_manager_state"))
+        removed, summary = facts.get("removed_message_count") or 0, value_at(facts, "summary_message", "content")
+        # Only of the last time is it known what the model saw no more.
+        summed = (ClientSummary(len(rows), frozenset(range(removed, len(rows))), text_in(summary)),) if removed else ()
         name = f"{file.path.name}-{agent.name}".removesuffix("-agent_default")
         times = tuple(milliseconds(row.get("created_at")) for row in rows)
-        used = [(usage("bedrock", facts["usage"]), at) for row, at in zip(rows, times, strict=True) if (facts := row["message"].get("metadata") or {}).get("usage")]  # fmt: skip
-        # Neither the provider nor the model is kept.
-        calls = _calls(file, str(agent), (("", "", counts, at, "") for counts, at in used))
-        yield StoredConversation(name, "bedrock", messages, times=times, calls=calls)
+        walk = SessionWalk(file, str(agent))
+        for number, row in enumerate(rows):
+            if used := value_at(row, "message", "metadata", "usage"):
+                # Neither the provider nor the model is kept.
+                walk.add_request(number, known_provider(""), usage("bedrock", used), row.get("created_at"), "")
+        yield walk.complete(StoredConversation(name, "bedrock", messages, times=times, compactions=summed))
 
 
 def _converse(block: JsonObject) -> Json:
@@ -267,12 +399,13 @@ def _langchain(file: SourceFile) -> Iterator[StoredConversation]:
     rows = [row.get("data") or row.get("kwargs") or {} for row in file.objects()]
     facts = [row.get("response_metadata") or {} for row in rows]
     model = next((str(fact["model_name"]) for fact in reversed(facts) if fact.get("model_name")), "")
-    replies = [
-        (str(fact.get("model_provider") or ""), str(fact.get("model_name") or model), usage_in("langchain", row["usage_metadata"]), None, str(row.get("id") or ""))
-        for row, fact in zip(rows, facts, strict=True) if isinstance(row.get("usage_metadata"), dict)
-    ]  # fmt: skip
-    calls = _calls(file, str(file.path), replies)
-    yield StoredConversation(file.name, "langchain", file.value, model, calls=calls)
+    walk = SessionWalk(file, str(file.path))
+    for number, (row, fact) in enumerate(zip(rows, facts, strict=True), 1):
+        if isinstance(row.get("usage_metadata"), dict):
+            provider, walk.model = str(fact.get("model_provider") or ""), str(fact.get("model_name") or model)
+            used = usage_in("langchain", row["usage_metadata"])
+            walk.add_request(number, known_provider(provider), used, None, row.get("id"))
+    yield walk.complete(StoredConversation(file.name, "langchain", file.value, model))
 
 
 # pydantic-ai: requests and responses in parts.
@@ -280,22 +413,24 @@ def _langchain(file: SourceFile) -> Iterator[StoredConversation]:
 
 def _pydantic_ai(file: SourceFile) -> Iterator[StoredConversation]:
     turns: list[StoredTurn] = []
-    replies: list[tuple[str, str, Usage, int | None, str]] = []
-    provider = model = instructions = ""
+    walk, provider, instructions = SessionWalk(file, str(file.path)), "", ""
     prompts: dict[str, None] = {}
     for message in file.objects():
         instructions = str(message.get("instructions") or instructions)
-        provider, model = str(message.get("provider_name") or provider), str(message.get("model_name") or model)
+        provider, walk.model = (
+            str(message.get("provider_name") or provider),
+            str(message.get("model_name") or walk.model),
+        )
         parts = message.get("parts") or ()
         blocks = [block for part in parts if part.get("part_kind") != "system-prompt" for block in _pydantic_part(part)]
         prompts |= dict.fromkeys(str(part.get("content")) for part in parts if part.get("part_kind") == "system-prompt")
         role = "assistant" if message.get("kind") == "response" else "user"
         turns.append(StoredTurn(role, tuple(blocks), milliseconds(message.get("timestamp")), provider))
         if isinstance(message.get("usage"), dict) and role == "assistant":
-            id = str(message.get("provider_response_id") or "")
-            replies.append((provider, model, usage_in("pydantic-ai", message["usage"]), turns[-1].at, id))
-    conversation = turns_in_format(file.name, provider, turns, model, {"system": "\n".join(filter(None, (*prompts, instructions)))})  # fmt: skip
-    yield msgspec.structs.replace(conversation, calls=_calls(file, str(file.path), replies))
+            used, id = usage_in("pydantic-ai", message["usage"]), message.get("provider_response_id")
+            walk.add_request(len(turns), known_provider(provider), used, turns[-1].at, id)
+    head = {"system": "\n".join(filter(None, (*prompts, instructions)))}
+    yield walk.complete(turns_in_format(file.name, provider, turns, walk.model, head))
 
 
 def _pydantic_part(part: JsonObject) -> Iterator[StoredBlock]:
@@ -349,6 +484,7 @@ def _pydantic_media(content: Json) -> Iterator[StoredBlock]:
 
 
 LIBRARIES: tuple[SessionStore, ...] = (
+    SessionStore("pi", holding(lambda row: row.get("type") == "session" and bool({"cwd", "version"} & row.keys())), _pi),
     SessionStore("llm", lambda file: {"threads", "turns", "parts"} <= file.tables or {"conversations", "responses"} <= file.tables, _llm),
     SessionStore("openai-agents", lambda file: {"agent_sessions", "agent_messages"} <= file.tables, _openai_agents),
     SessionStore("aider", lambda file: bool(re.search(r"^# aider chat started at ", file.text[:10_000], re.M)), _aider, ("files in the chat",)),
@@ -364,7 +500,29 @@ __all__ = [
     "STORES", "FilePart", "conversations", "files_under", "parts", "recognised", "sent_calls", "source_file",
 ]  # fmt: skip
 
-STORES = (*CLIENTS, *LIBRARIES, *LOGS)
+STORES = (*CLIENTS, OPENCODE, *LIBRARIES, *LOGS)
+
+
+_SESSION_FILES = (".jsonl", ".json", ".db", ".har", ".lhar", ".traj", ".sqlite", ".aider.chat.history.md")
+
+
+def files_under(path: Path) -> Iterator[Path]:
+    """The files of a folder that may be sessions, by name; a folder that is a session stays whole."""
+    if not path.exists():
+        raise NotFound(f"there is no file {str(path)!r}", hint="Check the path.")
+    if not path.is_dir() or (path / "session.json").is_file() or is_opencode_storage(path):
+        yield path
+        return
+    for entry in sorted(path.iterdir()):
+        # A file: a pipe would be waited for.
+        is_session = entry.is_file() and entry.name.removesuffix(".gz").removesuffix(".zst").endswith(_SESSION_FILES)
+        if entry.name == "storage" and (path / "opencode.db").is_file():
+            _logger.warning("%s is left out: opencode.db was made of it", entry)
+        elif (entry.is_dir() or is_session) and not entry.is_symlink():
+            try:
+                yield from files_under(entry)
+            except PermissionError as error:
+                _logger.warning("%s cannot be read, and is left out: %s", entry, error.strerror)
 
 
 def conversations(file: SourceFile, store: SessionStore) -> list[StoredConversation]:
@@ -377,7 +535,7 @@ def _read(file: SourceFile, store: SessionStore, read: Callable[[SourceFile], It
     """What a reader finds; one that stumbles says over which file."""
     try:
         yield from read(file)
-    except (LookupError, TypeError, AttributeError, ValueError, sqlite3.Error) as error:
+    except (ArithmeticError, LookupError, TypeError, AttributeError, ValueError, sqlite3.Error) as error:
         problem = f"{file.path.name} is not as {store.name} writes it: {type(error).__name__} {error}"
         raise FormatError(problem, hint="Check the file, or force another reader with --from.") from error
 
@@ -432,7 +590,7 @@ class FilePart(msgspec.Struct, frozen=True):
 
 def parts(path: Path) -> Iterator[FilePart]:
     """A file in parts that can be read apart: the lines of a log of requests, or all of it."""
-    if path.is_file() and path.suffix != ".gz" and path.stat().st_size > PART_BYTES:
+    if path.is_file() and path.suffix not in (".gz", ".zst") and path.stat().st_size > PART_BYTES:
         file = source_file(path)
         if file.is_lines and recognised(file).exchanges is not None:
             yield from (FilePart(path, lines) for lines in file.parts(PART_BYTES))

@@ -16,6 +16,7 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -25,7 +26,7 @@ import msgspec
 
 from quire import providers
 from quire.assemble.rebase import Edit, Rebase
-from quire.errors import CallError, FormatError, NotFound, QuireError
+from quire.errors import CallError, FormatError, QuireError
 from quire.log.connection import has_log
 from quire.log.entries import check
 from quire.log.shapes import short
@@ -103,9 +104,11 @@ class SourceFile(msgspec.Struct, frozen=True):
     def open(self) -> IO[bytes]:
         """The bytes, unpacked."""
         data: IO[bytes] = self.path.open("rb") if self.given is None else io.BytesIO(self.given)
-        if data.read(2) == b"\x1f\x8b":
+        head = data.read(4)
+        if head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
             data.close()
-            return gzip.open(self.path)  # type: ignore[return-value]  # no IO to typeshed
+            is_gzip = head.startswith(b"\x1f")
+            return _PackedFile(self.path) if is_gzip else _unpack_zstandard(self.path)  # type: ignore[return-value]  # no IO to typeshed
         data.seek(0)
         return data
 
@@ -121,6 +124,30 @@ class SourceFile(msgspec.Struct, frozen=True):
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with contextlib.closing(_database(self.path)) as conn:
             return conn.execute(query, values).fetchall()
+
+
+# No value comes near this; a small packed file may unpack to any size.
+_MOST_BYTES = 256 * 1024 * 1024
+
+
+class _PackedFile(gzip.GzipFile):
+    """A packed file; a line or a value in it that is larger than any is an error before it fills the memory."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return _within_bound(super().read(_MOST_BYTES + 1 if size is None or size < 0 else size))
+
+    def readline(self, size: int | None = -1) -> bytes:
+        return _within_bound(super().readline(_MOST_BYTES + 1))
+
+
+def _within_bound(value: bytes) -> bytes:
+    _check_size(len(value))
+    return value
+
+
+def _check_size(size: int) -> None:
+    if size > _MOST_BYTES:
+        raise OSError(f"it unpacks to a piece of more than {_MOST_BYTES:,} bytes")
 
 
 def source_file(path: Path, text: str | None = None) -> SourceFile:
@@ -154,6 +181,27 @@ def _readable(path: Path) -> Iterator[None]:
         raise _not_utf8(path, error, 1) from error
     except (OSError, EOFError, zlib.error) as error:
         raise FormatError(f"{path} cannot be read: {error}", hint="Check the file.") from error
+
+
+def _unpack_zstandard(path: Path) -> io.BytesIO:
+    """What Zstandard packed, as Codex does with sessions of old; Python has it from 3.14 on."""
+    for name in ("compression.zstd", "zstandard"):
+        with contextlib.suppress(ImportError):
+            library = import_module(name)
+            made = library.ZstdDecompressor()
+            unpacker = made.decompressobj() if name == "zstandard" else made
+            unpacked = bytearray()
+            try:
+                with path.open("rb") as packed:
+                    while not unpacker.eof and (piece := packed.read(1024)):  # of which any size may come
+                        unpacked += unpacker.decompress(piece)
+                        _check_size(len(unpacked))
+            except library.ZstdError as error:
+                raise OSError(str(error)) from error
+            if not unpacker.eof:
+                raise EOFError("it ends within what was packed")
+            return io.BytesIO(unpacked)
+    raise FormatError(f"{path} is packed with Zstandard", hint="Unpack it with `zstd -d`, or install zstandard.")
 
 
 def _not_utf8(path: Path, error: UnicodeDecodeError, first: int) -> FormatError:
@@ -217,7 +265,7 @@ def _elements(path: Path, data: IO[bytes]) -> Iterator[bytes]:
             if not more:
                 raise FormatError(f"{path.name} ends within its entries", hint="Is the file whole?")
             at = at if quoted else len(buffer)
-            buffer = buffer + more if depth else more
+            buffer = _within_bound(buffer + more) if depth else more
             at = at if depth else 0
             continue
         at, sign = bracket.end(), bracket[0]
@@ -256,13 +304,14 @@ def _values(path: Path, lines: Any) -> Iterator[tuple[int, Json]]:
 def decode_json(data: bytes | str, place: object = "") -> Json:
     """A JSON value; what the quick reader refuses (NaN, half of a character) is read by Python's.
 
-    Halves of characters become U+FFFD, as in replies; where a place is given, it is said.
+    Numbers that JSON does not have become their names; halves of characters become U+FFFD, as in replies, and where a
+    place is given, it is said.
     """
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):  # the latter of one string; below of all of it
         text = data if isinstance(data, str) else data.removeprefix(b"\xef\xbb\xbf").decode()
-        return whole_value(json.loads(text), place)
+        return whole_value(json.loads(text, parse_constant=str), place)
 
 
 def whole_value(value: Json, place: object) -> Json:
@@ -286,33 +335,6 @@ def _database(path: Path) -> sqlite3.Connection:
             if conn is not None:
                 conn.close()
     raise FormatError(f"{path} cannot be read: {problem}", hint="Copy it, and give the copy.")
-
-
-def files_under(path: Path) -> Iterator[Path]:
-    """The files of a folder that may be sessions, by name; a folder that is a session stays whole."""
-    if not path.exists():
-        raise NotFound(f"there is no file {str(path)!r}", hint="Check the path.")
-    if not path.is_dir() or (path / "session.json").is_file() or is_opencode_storage(path):
-        yield path
-        return
-    for entry in sorted(path.iterdir()):
-        # A file: a pipe would be waited for.
-        is_session = entry.is_file() and entry.name.removesuffix(".gz").endswith(_SESSION_FILES)
-        if entry.name == "storage" and (path / "opencode.db").is_file():
-            _logger.warning("%s is left out: opencode.db was made of it", entry)
-        elif (entry.is_dir() or is_session) and not entry.is_symlink():
-            try:
-                yield from files_under(entry)
-            except PermissionError as error:
-                _logger.warning("%s cannot be read, and is left out: %s", entry, error.strerror)
-
-
-def is_opencode_storage(path: Path) -> bool:
-    """Whether a folder is where opencode kept sessions, messages and parts before it had a database."""
-    return (path / "session").is_dir() and any((path / name).is_dir() for name in ("message", "session/message"))
-
-
-_SESSION_FILES = (".jsonl", ".json", ".db", ".har", ".lhar", ".traj", ".sqlite", ".aider.chat.history.md")
 
 
 def milliseconds(stamp: Json) -> int | None:

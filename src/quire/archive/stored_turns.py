@@ -1,17 +1,92 @@
-"""Turns that a store keeps in blocks of its own, as messages of the wire format that its model speaks."""
+"""Sessions as they are walked, with what each request used; turns in blocks of a store's own as a wire format's messages.
+
+opencode keeps such, and is read here: a database of either form, before that a file for each part, and what it exports.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from quire import providers
-from quire.archive.stored_conversations import ClientSummary, StoredConversation, decode_json
+from quire.archive.stored_conversations import (
+    ClientSummary,
+    SentCall,
+    SessionStore,
+    SourceFile,
+    StoredConversation,
+    counted_call,
+    decode_json,
+    known_provider,
+    milliseconds,
+    misfit,
+    source_file,
+    text_in,
+)
+from quire.errors import FormatError
+from quire.providers.usage import usage_in
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject, system, tools
+from quire.values import Json, JsonObject, Usage, as_object, as_objects, system, tools, value_at
+
+
+@cache
+def clients() -> dict[str, JsonObject]:
+    """What is known of each client: the table explains its fields."""
+    table: JsonObject = msgspec.json.decode((Path(__file__).parent / "data" / "clients.json").read_bytes())
+    return as_object(table["clients"])
+
+
+class SessionWalk:
+    """What is found along a session: what was said, what was sent for it, where it was summed up, what is left out."""
+
+    def __init__(self, file: SourceFile, name: str = "") -> None:
+        self.file, self.name, self.model = file, name or file.name, ""
+        # Lines, items, contents or turns, as the client has them.
+        self.said: list[Any] = []
+        self.times: list[int | None] = []
+        self.calls: dict[str, SentCall] = {}
+        self.compactions: list[ClientSummary] = []
+        self.left_out: list[str] = []
+        # Whether the history was summed up since the last request.
+        self.compacted = False
+        # Where the words of a line, or of a message, begin.
+        self.starts: dict[Json, int] = {}
+
+    def lines(self, expected: str) -> Iterator[tuple[int, JsonObject]]:
+        """The lines of the file, each an object of some type."""
+        for number, line in self.file.numbered_lines():
+            if not isinstance(line, dict) or not isinstance(line.get("type"), str):
+                raise misfit(self.file, number, line, expected)
+            yield number, line
+
+    def add_request(self, place: object, provider: str, used: Usage, at: Json, id: Json, **more: str) -> None:
+        """A request by its reply; one that stands in several lines has all that it used in the last of them.
+
+        Files of equal names in two folders are two sessions; a reply without an id is known again by its time.
+        """
+        source, at_ms = f"{self.file.path}:{place}", milliseconds(at)
+        about = {"session": self.name, "model": self.model, "id": str(id or (f"{at_ms} {place}" if at_ms else source))}
+        call = counted_call(source, provider, used=used, at_ms=at_ms, compacted=self.compacted, **about | more)
+        self.calls[call.id] = msgspec.structs.replace(self.calls.get(call.id, call), usage=call.usage)
+        self.compacted = False
+
+    def summary_from(self, first: Json, summary: str = "") -> ClientSummary:
+        """Here all was summed up but what stands from the line `first` on; nothing is kept where that is not known."""
+        count = len(self.said)
+        return ClientSummary(count, frozenset(range(self.starts.get(first, count), count)), summary)
+
+    def complete(self, conversation: StoredConversation) -> StoredConversation:
+        """A conversation with what was found besides its messages."""
+        lost, summed = (*conversation.left_out, *self.left_out), conversation.compactions or tuple(self.compactions)
+        times, calls = conversation.times or tuple(self.times), tuple(self.calls.values())
+        return msgspec.structs.replace(conversation, times=times, calls=calls, left_out=lost, compactions=summed)
 
 
 class StoredBlock(msgspec.Struct, frozen=True):
@@ -232,3 +307,222 @@ def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
 
 
 _WRITERS = {"anthropic": _anthropic, "gemini": _gemini, "openai-responses": _responses, "openai-chat": _chat}
+
+
+# opencode: messages and parts, in SQLite, and before that a file each; a tool part holds its call and its result.
+
+# A message and its parts, each with its id.
+OpencodeMessage = tuple[JsonObject, list[JsonObject]]
+
+
+def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
+    for session, revert, messages in _opencode_sessions(file):
+        walk, provider, speaker = SessionWalk(file, session), "", ""
+        signers_of: dict[tuple[str, str], dict[str, None]] = {}
+        standing, walk.left_out = _opencode_reverted(messages, as_object(revert))
+        summed: dict[str, ClientSummary] = {}
+        for stored, parts in standing:
+            message = str(stored["id"])
+            if stored.get("role") not in ("user", "assistant", "system"):
+                kind = str(stored.get("type") or f"message of {stored.get('role')}")
+                walk.left_out += [kind] * (kind not in clients()["opencode"]["silent"])
+                continue
+            provider, walk.model = str(stored.get("providerID") or provider), str(stored.get("modelID") or walk.model)
+            at = value_at(stored, "time", "created")
+            walk.starts[message] = len(walk.said)
+            for part in parts:
+                if part.get("type") == "compaction":
+                    summed[message] = walk.summary_from(str(part.get("tail_start_id")))
+            if stored.get("summary") is True and not stored.get("error"):
+                # Before there was a question in front of it, the summary itself was the first message.
+                walk.compactions.append(summed.get(str(stored.get("parentID"))) or ClientSummary(len(walk.said)))
+            if stored["role"] == "assistant":
+                # A gateway has a name of its own: what it ever signed with tells whose format its model speaks.
+                signers = signers_of.setdefault((provider, walk.model), {})
+                signers |= dict.fromkeys(name for part in parts for name in _opencode_signers(part))
+                speaker = " ".join((provider, *signers))
+            for group in _opencode_steps(parts):
+                blocks = tuple(block for part in group for block in _opencode_part(part))
+                walk.said.append(StoredTurn(stored["role"], blocks, milliseconds(at), speaker))
+                results = [block for part in group if part.get("type") == "tool" for block in _opencode_result(part)]
+                walk.said += [StoredTurn("user", tuple(results), milliseconds(at))] if results else []
+            # Each finished step of a message is a request.
+            steps = [part.get("tokens") for part in parts if part.get("type") == "step-finish"]
+            for step, tokens in enumerate(tokens for tokens in steps if isinstance(tokens, dict)):
+                walk.add_request(
+                    message, known_provider(provider), usage_in("opencode", tokens), at, f"{message} {step}"
+                )
+        if walk.said or walk.left_out:
+            turns = turns_in_format(session, speaker or provider, walk.said, walk.model, compactions=walk.compactions)
+            yield walk.complete(turns)
+
+
+def _opencode_sessions(file: SourceFile) -> Iterator[tuple[str, Json, list[OpencodeMessage]]]:
+    """Every session, with what says where it was rewound to: of a folder, of an export, of a database."""
+    if file.path.is_dir():
+        yield from _opencode_files(file.path)
+    elif not file.tables:
+        session = as_object(value_at(file.value, "info"))
+        rows = as_objects(value_at(file.value, "messages") if session else file.value)
+        messages = [(as_object(row.get("info")), as_objects(row.get("parts"))) for row in rows]
+        yield str(session.get("id") or file.name), session.get("revert"), messages
+    for table in [name for name in ("session", "session_v2") if name in file.tables]:
+        reverts = file.rows("SELECT 1 FROM pragma_table_info(?) WHERE name = 'revert'", table)
+        query = f"SELECT id, {'revert' if reverts else 'NULL'} FROM {table} ORDER BY time_created, id"
+        for session, revert in file.rows(query):
+            messages = _opencode_rows(file, session) if {"message", "part"} <= file.tables else []
+            # In its second form each message is one row.
+            whole = "SELECT id, type, data FROM session_message WHERE session_id = ? ORDER BY seq, id"
+            stored = file.rows(whole, session) if not messages and "session_message" in file.tables else []
+            messages += [_opencode_whole(id, kind, decode_json(data, file.path)) for id, kind, data in stored]
+            yield session, decode_json(revert or "null"), messages
+
+
+def _opencode_rows(file: SourceFile, session: str) -> list[OpencodeMessage]:
+    parts_of: dict[str, list[JsonObject]] = {}
+    of_parts = "SELECT message_id, id, data FROM part WHERE session_id = ? ORDER BY id"
+    of_messages = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
+    for message, id, part in file.rows(of_parts, session):
+        parts_of.setdefault(message, []).append({**decode_json(part, file.path), "id": id})
+    messages = [{**decode_json(data, file.path), "id": id} for id, data in file.rows(of_messages, session)]
+    return [(message, parts_of.get(message["id"], [])) for message in messages]
+
+
+def _opencode_whole(id: str, kind: str, data: JsonObject) -> OpencodeMessage:
+    """A message of the second form as one of the first: with a role, and in parts."""
+    about, model, text = {**data, "id": id, "type": kind}, as_object(data.get("model")), data.get("text")
+    match kind:
+        case "assistant":
+            about |= {"role": "assistant", "providerID": model.get("providerID"), "modelID": model.get("id")}
+            return about, [*as_objects(data.get("content")), {"type": "step-finish", "tokens": data.get("tokens")}]
+        case "user" | "synthetic":
+            about["role"] = "user"
+        case "system":
+            about["role"] = "system"
+        case "shell":
+            about["role"], text = "user", f"Shell command: {data.get('command')}\n\n{data.get('output')}"
+        case "compaction" if data.get("status") in (None, "completed"):
+            about |= {"role": "user", "summary": True}
+            text = "\n\n".join(str(data[name]) for name in ("summary", "recent") if data.get(name))
+    return about, [{"type": "text", "text": text}, *({**row, "type": "file"} for row in as_objects(data.get("files")))]
+
+
+def _is_opencode(file: SourceFile) -> bool:
+    """A database of either form, the folder it was before, or what it exports: a session, or its messages alone."""
+    exported = file.value if isinstance(file.value, list) else as_objects(value_at(file.value, "messages"))
+    is_message = any("parts" in as_object(row) and value_at(row, "info", "role") for row in exported[:1])
+    is_database = {"session", "message", "part"} <= file.tables or "session_message" in file.tables
+    return is_database or is_message or is_opencode_storage(file.path)
+
+
+def is_opencode_storage(path: Path) -> bool:
+    """Whether a folder is where opencode kept sessions, messages and parts before it had a database."""
+    return (path / "session").is_dir() and any((path / name).is_dir() for name in ("message", "session/message"))
+
+
+def _opencode_files(storage: Path) -> Iterator[tuple[str, Json, list[OpencodeMessage]]]:
+    """The same of the folder; in its first form messages and parts stood under `session`, parts by their session too."""
+    inner = storage / "session" if (storage / "session" / "message").is_dir() else storage
+    sessions = _opencode_values(storage, "session/*/*.json")
+    named = {str(session["id"]) for session in sessions}
+    sessions += [{"id": path.name} for path in sorted(inner.glob("message/*")) if path.name not in named]
+    for session in sessions:
+        messages = _opencode_values(inner, f"message/{session['id']}/*.json")
+        folders = [(f"part/{message['id']}", f"part/{session['id']}/{message['id']}") for message in messages]
+        parts = [[part for place in pair for part in _opencode_values(inner, f"{place}/*.json")] for pair in folders]
+        yield str(session["id"]), session.get("revert"), list(zip(messages, parts, strict=True))
+
+
+def _opencode_values(folder: Path, pattern: str) -> list[JsonObject]:
+    """What files hold, each with its id, in their order; one that cannot be read is of a type that says so."""
+    values: list[JsonObject] = []
+    for path in folder.glob(pattern):
+        try:
+            value = as_object(source_file(path).value)
+        except FormatError:
+            value = {}
+        values.append({**(value or {"type": f"{path.name}, which cannot be read"}), "id": path.stem})
+    return sorted(values, key=lambda value: (value_at(value, "time", "created") or 0, value["id"]))
+
+
+def _opencode_reverted(messages: list[OpencodeMessage], revert: JsonObject) -> tuple[list[OpencodeMessage], list[str]]:
+    """The messages in front of where a session was rewound to, and what lies behind; within a message too."""
+    to, part_id = revert.get("messageID"), revert.get("partID")
+    place = next((n for n, (stored, _) in enumerate(messages) if stored["id"] == to), len(messages))
+    out = messages[:place]
+    for stored, parts in messages[place : place + 1] if part_id else ():
+        out.append((stored, [*takewhile(lambda part: part["id"] != part_id, parts)]))
+    return out, ["rewound message"] * (len(messages) - len(out))
+
+
+# Of files that are text, the words stand in a part of their own.
+_OPENCODE_TEXT = ("text/plain", "application/x-directory")
+
+
+def _opencode_steps(parts: list[JsonObject]) -> list[list[JsonObject]]:
+    """The parts of a message by its steps: each is an answer, and what its tools gave stands behind it."""
+    steps: list[list[JsonObject]] = [[]]
+    for part in parts:
+        if part.get("type") == "step-start" and steps[-1]:
+            steps.append([])
+        steps[-1].append(part)
+    return steps
+
+
+# What providers sign with, by the names that the AI SDK has for it.
+_SIGNATURES = ("signature", "redactedData", "reasoningEncryptedContent", "thoughtSignature")
+
+
+def _opencode_part(part: JsonObject) -> Iterator[StoredBlock]:
+    kind, text = part.get("type"), str(part.get("text") or "")
+    signed = map(as_object, _opencode_signers(part).values())
+    meta: JsonObject = {key: field for facts in signed for key, field in facts.items()}
+    signature, id = next((str(meta[key]) for key in _SIGNATURES if meta.get(key)), ""), str(meta.get("itemId") or "")
+    if kind == "text" and not part.get("ignored"):
+        yield StoredBlock(text, id=id, signature=signature)
+    elif kind == "reasoning":
+        redacted = bool(meta.get("redactedData"))
+        yield StoredBlock(text, thinking=True, signature=signature, id=id, redacted=redacted)
+    elif kind == "tool":
+        call_id, name = _opencode_call(part)
+        yield StoredBlock(call_id=call_id, name=name, args=part["state"].get("input"), signature=signature, id=id)
+    elif kind == "file":
+        yield from _opencode_file(part)
+    elif kind in (words := clients()["opencode"]["words"]):
+        yield StoredBlock(words[kind])
+    elif kind not in clients()["opencode"]["silent"] and kind != "text":
+        yield StoredBlock(left_out=str(kind))
+
+
+def _opencode_signers(part: JsonObject) -> JsonObject:
+    """What providers wrote beside a part, by their names."""
+    return as_object(part.get("metadata") or part.get("providerMetadata") or value_at(part, "provider", "metadata"))
+
+
+def _opencode_call(part: JsonObject) -> tuple[str, str]:
+    """The id of a call, and the name of its tool."""
+    return str(part.get("callID") or part.get("id")), str(part.get("tool") or part.get("name"))
+
+
+def _opencode_file(part: JsonObject) -> Iterator[StoredBlock]:
+    mime, url = str(part.get("mime")), str(part.get("url") or part.get("uri"))
+    if mime not in _OPENCODE_TEXT:
+        held = url.partition(",")[2] if url.startswith("data:") else url if url.startswith("http") else ""
+        yield media_block(mime, held)
+
+
+def _opencode_result(part: JsonObject) -> Iterator[StoredBlock]:
+    """What a tool gave, unless it was still at work."""
+    state = part["state"]
+    if state.get("status") in ("pending", "running"):
+        return
+    failed, (call_id, name) = state.get("status") != "completed", _opencode_call(part)
+    problem = value_at(state, "error", "message") or state.get("error")
+    text = text_in(problem if failed else state.get("output") or state.get("content"))
+    content = [row for row in as_objects(state.get("content")) if row.get("type") == "file"]
+    files = [block for file in (*as_objects(state.get("attachments")), *content) for block in _opencode_file(file)]
+    given = StoredBlock(text, call_id=call_id, name=name, is_result=True, error=failed)
+    yield from with_media(given, files)
+
+
+OPENCODE = SessionStore("opencode", _is_opencode, _opencode)

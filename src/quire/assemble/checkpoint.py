@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from copy import copy
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -238,7 +238,7 @@ def _pack(assembly: Assembly) -> _Fold:
         pending=waiting,
         carried=msgspec.structs.replace(carried, versions={}, results=_results_in_place(assembly)),
         versions=blocks.places(item for key, item in carried.versions.items() if key in at_hand),
-        reasons=[(why, [seq for seq, _ in run]) for why, run in groupby(left_out.reasons().items(), itemgetter(1))],
+        reasons=[(why, [row.entry for row in run]) for why, run in groupby(left_out.entries(), attrgetter("reason"))],
         attached=left_out.attached,
         rebases=_needed_later(assembly.rebases, assembly.policy),
         blocks=blocks.listed,

@@ -42,8 +42,8 @@ class Cuts(msgspec.Struct, frozen=True):
     # How long the summary may be, and how long with all that the user demanded.
     summary_limit: int
     summary_most: int
-    kept: int
-    removed: int
+    kept_tokens: int
+    removed_tokens: int
     # Tokens in front of the first byte that the plan changes.
     same: int = 0
     opening: int = 0

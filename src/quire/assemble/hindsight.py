@@ -8,7 +8,7 @@ sizes are those of real requests; the policy's own moments are among those compa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
 
 import msgspec
@@ -16,8 +16,8 @@ import msgspec
 from quire.assemble import Policy, When
 from quire.assemble.fit import Built, Refused
 from quire.assemble.messages import Epoch, PlacedMessage
-from quire.assemble.rebase import CarriedState, Pin, Rebase
-from quire.assemble.rebase_decision import decide
+from quire.assemble.rebase import CarriedState, Pin
+from quire.assemble.rebase_decision import PRIMING, Decision, decide
 from quire.assemble.state import Assembly
 from quire.assemble.summary import Summarise, extract
 from quire.errors import BudgetError
@@ -96,8 +96,6 @@ class Trail(msgspec.Struct):
 
     steps: list[Step]
     start: Assembly
-    # Cuts made before, by request and state: they do not depend on prices.
-    rebases: dict[tuple[object, ...], Rebase | None] = {}
 
 
 class Run(msgspec.Struct):
@@ -142,10 +140,11 @@ def _step(whole: Assembly, policy: Policy, leaves: int, late: int, turn: int) ->
     )
 
 
-def optimum(thread: Trail, policy: Policy) -> Best:
-    """The cheapest cuts for which every request fits; infinite where one cannot."""
+def optimum(thread: Trail, policy: Policy, tell: Callable[[str, int, int], object] = lambda *_: None) -> Best:
+    """The cheapest cuts for which every request fits; infinite where one cannot. `tell`: told how many are done."""
     runs = [_begun(thread, policy, when) for when in (None, "rent", "full")]
     for place, step in enumerate(thread.steps):
+        tell("optimum", place, len(thread.steps))
         for run in runs:
             _join(run.assembly, step)
         cut = _cut(thread, place, [run for run in runs if run.when is None])
@@ -183,7 +182,7 @@ def _join(assembly: Assembly, step: Step) -> None:
 def _goes_on(run: Run, place: int, step: Step) -> bool:
     """Make the request of a run by its rule, or without a cut where it has none; False where it cannot fit."""
     assembly, before = run.assembly, run.assembly.epoch
-    if run.when is None and not assembly.fits():
+    if run.when is None and not _fits(assembly):
         return False
     if run.when is not None or step.moves:
         try:
@@ -192,10 +191,18 @@ def _goes_on(run: Run, place: int, step: Step) -> bool:
             return False
         assembly.rent = decision.rent
         if decision.rebase is not None:
-            assembly.feed(Entry("rebase", decision.rebase.body()))
+            assembly.begin_epoch(decision.rebase, decision)
             run.cuts += (place,) if run.when else ()
     _pay(run, before, step.cold)
     return True
+
+
+def _fits(assembly: Assembly) -> bool:
+    """Whether a request fits; most are so small that they do in whatever way a model that has reported nothing counts."""
+    policy, epoch, calibration = assembly.policy, assembly.epoch, assembly.models.calibration(assembly.policy)
+    most = epoch.total_tokens() + epoch.history.ids[-1] + PRIMING
+    plain = not calibration.reported and not policy.shares
+    return (plain and most <= calibration.room(policy.limit)) or assembly.fits()
 
 
 def _pay(run: Run, before: Epoch, cold: bool) -> None:
@@ -213,7 +220,7 @@ def _common_tokens(before: Epoch, now: Epoch) -> int:
         return now.head_tokens() + now.history.sums[now.sent]
     if before.tools != now.tools:
         return 0
-    if (before.l1_text, before.l2_text) != (now.l1_text, now.l2_text):
+    if (before.l1, before.l2) != (now.l1, now.l2) and (before.l1_text, before.l2_text) != (now.l1_text, now.l2_text):
         return tools_tokens(now.tools)
     pairs = zip(islice(before.history.leaves, before.sent), now.history.leaves, strict=False)
     same = takewhile(lambda pair: pair[0] is pair[1] or pair[0].message == pair[1].message, pairs)
@@ -239,31 +246,21 @@ def _cut(thread: Trail, place: int, runs: list[Run]) -> Run | None:
 def _cut_from(thread: Trail, place: int, run: Run) -> Run | None:
     """A run that has gone on from another with a cut here; None where nothing can be cut, or not enough."""
     assembly = run.assembly.copy()
-    key = (place, *_cut_inputs(assembly))
-    if key not in thread.rebases:
-        thread.rebases[key] = _due(assembly.copy())
-    rebase = thread.rebases[key]
-    if rebase is None:
+    decision = _due(assembly.copy())
+    if decision is None or decision.rebase is None:
         return None
-    assembly.feed(Entry("rebase", rebase.body()))
+    assembly.begin_epoch(decision.rebase, decision)
+    assembly.left_out_log = run.assembly.left_out_log  # nobody asks what a run leaves out
     next_run = Run(assembly, None, run.cost, (*run.cuts, place))
     _pay(next_run, run.assembly.epoch, thread.steps[place].cold)
     return next_run
 
 
-def _cut_inputs(assembly: Assembly) -> tuple[object, ...]:
-    """What a cut depends on: the messages that stand, with their sizes, and the summary of those that do not."""
-    summary = assembly.rebases[-1].summary if assembly.rebases else ""
-    epoch = assembly.epoch
-    stand = tuple([(leaf.message.seqs, leaf.tokens) for leaf in epoch.history.leaves])
-    return epoch.opening, epoch.head_tokens(), summary, stand
-
-
-def _due(assembly: Assembly) -> Rebase | None:
-    """The policy's cut at this request, as if the cache were cold."""
+def _due(assembly: Assembly) -> Decision | None:
+    """The policy's cut at this request, as if the cache were cold; None where not enough can be cut."""
     assembly.policy = _change(assembly.policy, when="rent")
     assembly.requests = 0
     try:
-        return decide(assembly).rebase
+        return decide(assembly)
     except BudgetError:
         return None

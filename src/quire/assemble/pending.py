@@ -52,13 +52,13 @@ class Pending:
         # Calls that were shown without a result, by id.
         self.interrupted: dict[str, list[Entry]] = {}
         # Messages that a copy has counted already, shared between copies until the request is sent.
-        self._leaves: dict[tuple[str, tuple[int, ...]], PlacedMessage] = {}
+        self.counted: dict[tuple[str, tuple[int, ...]], PlacedMessage] = {}
 
     def copy(self) -> Pending:
         twin = Pending()
         twin.attached, twin.late = self.attached[:], self.late[:]
         twin.groups = [group.copy() for group in self.groups]
-        twin.user, twin.context, twin._leaves = self.user, self.context[:], self._leaves
+        twin.user, twin.context, twin.counted = self.user, self.context[:], self.counted
         return twin
 
     def is_context(self, entry: Entry) -> bool:
@@ -119,9 +119,6 @@ class Pending:
             self.late = []
         return left_out
 
-    def forget_counts(self) -> None:
-        self._leaves.clear()
-
     def _close_user(self, epoch: Epoch, turn: int, policy: Policy) -> list[LeftOut]:
         if self.user is None:
             return []
@@ -150,9 +147,9 @@ class Pending:
     def _leaf(self, message: Message, turn: int, ids: Mapping[int, str], policy: Policy) -> PlacedMessage:
         """A leaf of a pending message, whose tokens are counted once although a request looks ahead first."""
         key = (message.role, message.seqs)
-        placed = self._leaves.get(key)
+        placed = self.counted.get(key)
         if placed is None or placed.message != message:
-            placed = self._leaves[key] = leaf(message, turn, ids, model=policy.model)
+            placed = self.counted[key] = leaf(message, turn, ids, model=policy.model)
         return placed
 
 
@@ -274,43 +271,71 @@ class Round(msgspec.Struct, frozen=True):
 ItemVersion = tuple[str, str]
 
 
+class SharedRows:
+    """Rows that only grow, and the place of each entry's."""
+
+    def __init__(self, rows: Iterable[LeftOut]) -> None:
+        self.rows = list(rows)
+        self.places = {row.entry: place for place, row in enumerate(self.rows)}
+
+
+class LeftOutRows(LazyRows[LeftOut]):
+    """The first rows of those that a thread's requests share, and `more` that are left out of one request alone."""
+
+    def __init__(self, shared: Callable[[], SharedRows], count: int, more: tuple[LeftOut, ...]) -> None:
+        super().__init__(lambda: count + len(more), lambda: (*shared().rows[:count], *more))
+        self.shared, self.end, self.more = shared, count, more
+
+
+def left_out_since(before: Sequence[LeftOut], now: Sequence[LeftOut]) -> list[LeftOut]:
+    """What a request leaves out that an earlier one did not; of rows that they share only the new ones are read."""
+    known: Iterable[LeftOut] = before
+    rows: Iterable[LeftOut] = now
+    if isinstance(before, LeftOutRows) and isinstance(now, LeftOutRows) and before.shared is now.shared:
+        known, rows = before.more, [*now.shared().rows[before.end : now.end], *now.more]
+    known = {*known}
+    return [row for row in rows if row not in known]
+
+
 class LeftOutLog:
     """One reason for each entry; what an entry attached counts as shown while the library holds it."""
 
-    def __init__(self, runs: Iterable[tuple[str, Iterable[int]]] = ()) -> None:
+    def __init__(self, runs: Sequence[tuple[str, Sequence[int]]] = ()) -> None:
         # `runs` are reasons with their entries; a long thread has many, so they are gone through when somebody asks.
-        self._use(cache(lambda: {seq: reason for reason, seqs in runs for seq in seqs}))
+        # Copies share the rows, each has the first so many of them: what one leaves, the others mostly leave next.
+        load = cache(lambda: SharedRows(LeftOut(seq, reason) for reason, seqs in runs for seq in seqs))
+        self._shared: Callable[[], SharedRows] = load
+        self._count = sum(len(seqs) for _, seqs in runs)
         # The item that each `attach` entry brought.
         self.attached: dict[int, ItemVersion] = {}
 
-    def _use(self, reasons: Callable[[], dict[int, str]]) -> None:
-        # By the entry's seq, in the order in which they left; and the same as rows.
-        self.reasons = reasons
-        self._rows = LazyRows(lambda: len(reasons()), lambda: map(LeftOut, reasons(), reasons().values()))
-        # Whether others hold them, so that they must be copied before they change.
-        self._shared = False
-
     def copy(self) -> LeftOutLog:
-        self._shared = True
         twin = LeftOutLog.__new__(LeftOutLog)
         twin.__dict__.update(self.__dict__)
         return twin
 
-    def entries(self, more: tuple[LeftOut, ...] = ()) -> Sequence[LeftOut]:
+    def entries(self, more: tuple[LeftOut, ...] = ()) -> LeftOutRows:
         """All that was left out so far, and `more`, which is left out of one request alone."""
-        self._shared, rows = True, self._rows
-        return LazyRows(lambda: len(rows) + len(more), lambda: (*rows, *more)) if more else rows
+        return LeftOutRows(self._shared, self._count, more)
 
     def leave(self, seq: int, reason: str) -> None:
-        if seq not in self.reasons():
-            self._own_reasons()[seq] = reason
+        if self._is_left(seq):
+            return
+        row, rows = LeftOut(seq, reason), self._shared().rows
+        if rows[self._count : self._count + 1] != [row]:
+            if self._count < len(rows):
+                self._use(rows[: self._count])  # a copy has left others
+            shared = self._shared()
+            shared.places[seq] = self._count
+            shared.rows.append(row)
+        self._count += 1
 
-    def _own_reasons(self) -> dict[int, str]:
-        """The reasons, which may be changed; a copy where others hold them."""
-        if self._shared:
-            changed = dict(self.reasons())
-            self._use(lambda: changed)
-        return self.reasons()
+    def _is_left(self, seq: int) -> bool:
+        return self._shared().places.get(seq, self._count) < self._count
+
+    def _use(self, rows: list[LeftOut]) -> None:
+        shared = SharedRows(rows)
+        self._shared, self._count = (lambda: shared), len(rows)
 
     def attach(self, seq: int, item: JsonObject) -> None:
         """Note which item version an `attach` entry brought, once a user entry has taken it in."""
@@ -329,14 +354,17 @@ class LeftOutLog:
                 folds = message.role in ("note", "tools") and seq not in results
                 if seq not in seqs_after and not folds and self.attached.get(seq) not in library:
                     self.leave(seq, f"rebase into epoch {new.number} ({reason})")
-        self._follow_library(_versions(old), library, _showing(new, turn, promote))
+        # The entries whose items a message may still show: each-turn keeps them in the newest turn alone.
+        leaves = [placed for placed in new.history.leaves if promote == "at-rebase" or placed.turn == turn]
+        showing = {seq for placed in leaves for seq in placed.message.seqs}
+        self._follow_library(_versions(old), library, showing)
 
     def _follow_library(self, before: set[ItemVersion], library: set[ItemVersion], in_messages: set[int]) -> None:
         """Items that left the library are explained, unless a message shows them; those back in it need not be."""
+        if back := {seq for seq, version in self.attached.items() if version in library and self._is_left(seq)}:
+            self._use([row for row in self.entries() if row.entry not in back])
         for seq, version in self.attached.items():
-            if version in library:
-                self._own_reasons().pop(seq, None)
-            elif version in before and seq not in in_messages:
+            if version in before and version not in library and seq not in in_messages:
                 self.leave(seq, "its item left the library: unused for long, changed, or beyond its share")
 
     def _leave_context(self, old: Epoch, in_messages: set[int], library: set[ItemVersion], turn: int) -> None:
@@ -354,9 +382,3 @@ def holds_context(placed: PlacedMessage, turn: int) -> bool:
 
 def _versions(epoch: Epoch) -> set[ItemVersion]:
     return {(block.id, block.sha256) for block in epoch.l2}
-
-
-def _showing(epoch: Epoch, turn: int, promote: Promote) -> set[int]:
-    """The entries whose items a message may still show: each-turn keeps them in the newest turn alone."""
-    leaves = [placed for placed in epoch.history.leaves if promote == "at-rebase" or placed.turn == turn]
-    return {seq for placed in leaves for seq in placed.message.seqs}

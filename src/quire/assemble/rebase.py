@@ -144,7 +144,7 @@ def apply(epoch: Epoch, rebase: Rebase, policy: Policy, state: CarriedState) -> 
     by_weight = sorted(rebase.edits, key=lambda edit: edit.action != "supersede")
     thoughts = {seq: Edit(seq, "drop") for seq, _ in _void_thoughts(epoch.history.leaves, policy)}
     edited = _with_results(thoughts | {edit.entry: edit for edit in by_weight}, epoch.history.messages)
-    after.l1 = [*epoch.l1, *state.folded_texts(edited)]
+    after.l1 = [*epoch.l1, *(text for seq, (text, always) in state.late.items() if always or seq in edited)]
     after.tools = in_name_order(state.tools)
     after.l2 = tuple(map(state.version, rebase.versions))
     after.item_library = Library()
@@ -205,12 +205,6 @@ class CarriedState(msgspec.Struct):
             )
         return block
 
-    def folds_always(self, seq: int) -> bool:
-        return self.late.get(seq, ("", False))[1]
-
-    def folded_texts(self, edited: dict[int, Edit]) -> list[str]:
-        return [text for seq, (text, always) in self.late.items() if always or seq in edited]
-
 
 def front_text(rebase: Rebase) -> str:
     """What stands in place of all that went: what is pinned, verbatim, and the summary."""
@@ -240,7 +234,9 @@ def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy:
             parts = tuple(part for part, _ in pairs)
             if message.role == "assistant" and any(seq in edited for _, seq in pairs):
                 # Citations point into results that are gone.
-                parts = tuple(_without_citations(part) if isinstance(part, Text) else part for part in parts)
+                parts = tuple(
+                    Text(part.text) if isinstance(part, Text) and "cut" not in part.wire else part for part in parts
+                )
             if parts == message.parts:
                 after.history.add(placed)
                 return
@@ -250,17 +246,14 @@ def _carry(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], policy:
             after.history.add(leaf(shorter, placed.turn, ids, model=policy.model))
 
 
-def _without_citations(part: Text) -> Text:
-    return part if "cut" in part.wire else Text(part.text)
-
-
 def _carry_late(after: Epoch, placed: PlacedMessage, edited: dict[int, Edit], state: CarriedState) -> None:
     """Add a late note or late tools, unless a rebase folds them into L1 or drops them; a late result may be cut."""
     message = placed.message
     cut = next((edited[seq] for seq in message.seqs if seq in edited), None)
+    folds = any(state.late.get(seq, ("", False))[1] for seq in message.seqs)
     if cut is not None and cut.cuts:
         after.history.add(leaf(Message("note", (Text(cut.replacement or ""),), message.seqs), placed.turn))
-    elif cut is None and message.role == "note" and not any(map(state.folds_always, message.seqs)):
+    elif cut is None and message.role == "note" and not folds:
         after.history.add(placed)
 
 
@@ -400,7 +393,7 @@ def _void_thoughts(leaves: list[PlacedMessage], policy: Policy) -> Iterator[tupl
     But Claude, where it does not bind it to a prefix, wants it back in front of the calls that are being answered.
     """
     newest = next((placed for placed in reversed(leaves) if placed.message.role in ("user", "assistant")), None)
-    for placed in leaves:
+    for placed in (placed for placed in leaves if placed.message.role == "assistant"):
         pairs = zip(placed.message.seqs, placed.message.parts, strict=False)
         thoughts = [(seq, part) for seq, part in pairs if isinstance(part, Think)]
         if thoughts and not (placed is newest and _wants_thinking(placed.message, policy)):

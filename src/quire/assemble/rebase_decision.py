@@ -88,7 +88,7 @@ LEAST_SHARE = 0.05
 # What a model is given in front of its answer.
 PRIMING = 3
 # What a cut usually leaves and has to write anew: of so many requests at least, and of so many of the newest.
-_KNOWN, _USUAL = 3, 40
+_SAMPLES, _NEWEST = 3, 40
 # A cut waits for so many times its price, and for so many times what it writes and what it leaves beyond the usual.
 _WAIT, _DEARER, _LARGER = 1.3, 1.5, 0.5
 
@@ -96,16 +96,16 @@ _WAIT, _DEARER, _LARGER = 1.3, 1.5, 0.5
 class Rent(msgspec.Struct, frozen=True, array_like=True):
     """What an epoch has paid so far for what a cut would have taken away, and what cuts usually leave and write anew."""
 
-    paid: float = 0.0
+    cost: float = 0.0
     requests: int = 0
     # In tokens: means over the newest requests, and over how many, of all epochs.
-    cached: float = 0.0
+    cached_tokens: float = 0.0
     samples: int = 0
     remaining: float = 0.0
 
     def at_next_epoch(self) -> Rent:
         """At the start of the next epoch, whose first request pays none."""
-        return _to(self, paid=0.0, requests=1)
+        return _to(self, cost=0.0, requests=1)
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -113,9 +113,9 @@ class Moment(msgspec.Struct, frozen=True):
 
     fits: bool
     remaining: int
-    removed: int
+    removed_tokens: int
     # Of what would be kept behind the first changed byte, how much the provider still has cached.
-    cached: int
+    cached_tokens: int
     # What is left of the budget.
     room: int
     cold: bool
@@ -125,36 +125,36 @@ class Moment(msgspec.Struct, frozen=True):
 def rent_after(moment: Moment, policy: Policy) -> Rent:
     """The rent after this request, which read tokens that a cut would have removed."""
     rent = moment.rent
-    if moment.removed <= 0:
+    if moment.removed_tokens <= 0:
         return _to(rent, requests=rent.requests + 1)
-    samples = min(_USUAL, rent.samples + 1)
-    cached = rent.cached + (moment.cached - rent.cached) / samples
+    samples = min(_NEWEST, rent.samples + 1)
+    cached = rent.cached_tokens + (moment.cached_tokens - rent.cached_tokens) / samples
     remaining = rent.remaining + (moment.remaining - rent.remaining) / samples
-    return Rent(rent.paid + policy.prices[0] * moment.removed, rent.requests + 1, cached, samples, remaining)
+    return Rent(rent.cost + policy.prices[0] * moment.removed_tokens, rent.requests + 1, cached, samples, remaining)
 
 
 def reason_to_cut(moment: Moment, policy: Policy) -> str:
     """Why to cut now, or '': 'budget', 'cold', 'rent' or 'brim'."""
     if not moment.fits:
         return "budget"
-    if policy.when == "full" or moment.removed < max(1, LEAST_SHARE * moment.remaining):
+    if policy.when == "full" or moment.removed_tokens < max(1, LEAST_SHARE * moment.remaining):
         return ""
     if moment.cold:
         return "cold"
     (read, write), rent = policy.prices, moment.rent
-    owed, dearer, larger = read * moment.removed, 0.0, 0.0
+    owed, dearer, larger = read * moment.removed_tokens, 0.0, 0.0
     if rent.samples:
         # A cheap moment is worth no more than what the cut takes away.
-        dearer = (write - read) * max(moment.cached - rent.cached, -moment.removed)
+        dearer = (write - read) * max(moment.cached_tokens - rent.cached_tokens, -moment.removed_tokens)
         # What stays beyond the usual is read until the next cut, in about as many requests as there were since the last.
         larger = read * rent.requests * (moment.remaining - rent.remaining)
-    price = _WAIT * (write - read) * moment.cached + _DEARER * dearer + _LARGER * larger
+    price = _WAIT * (write - read) * moment.cached_tokens + _DEARER * dearer + _LARGER * larger
     # Half of this request's rent counts as due already: on average it fell due between the two requests.
-    if read and owed * (rent.requests + 0.5) >= rent.paid + price:
+    if read and owed * (rent.requests + 0.5) >= rent.cost + price:
         return "rent"
     # Where reading is free, room ends epochs and not rent: a cut now takes away the share of one that was still to come.
-    used = moment.removed / (moment.removed + moment.room)
-    return "brim" if not read and rent.samples >= _KNOWN and moment.cached <= used * rent.cached else ""
+    used = moment.removed_tokens / (moment.removed_tokens + moment.room)
+    return "brim" if not read and rent.samples >= _SAMPLES and moment.cached_tokens <= used * rent.cached_tokens else ""
 
 
 _NOTHING_PINNED = "Raise the budget, or put less into the largest of these."
@@ -200,9 +200,9 @@ def moment_of(epoch: Epoch, policy: Policy, rent: Rent, cold: bool) -> Moment:
     new = epoch.history.total - epoch.history.sums[epoch.sent]
     return Moment(
         fits=policy.fits(epoch.head_tokens(), epoch.history.total),
-        remaining=plan.kept,
-        removed=plan.removed,
-        cached=max(0, plan.kept - plan.same - new),
+        remaining=plan.kept_tokens,
+        removed_tokens=plan.removed_tokens,
+        cached_tokens=max(0, plan.kept_tokens - plan.same - new),
         room=policy.limit - epoch.total_tokens(),
         cold=cold,
         rent=rent,

@@ -314,7 +314,7 @@ class Assembly:
         self._close(final=True)
         rebase = parse_rebase(entry)
         self._read_versions(rebase)
-        self._apply(rebase, self._just_decided())
+        self.begin_epoch(rebase, self._just_decided())
         self.round, self.recorded = self.round.with_decision(), entry.body
 
     def _read_versions(self, rebase: Rebase) -> None:
@@ -341,7 +341,7 @@ class Assembly:
         self.rent = decision.rent
         if decision.rebase is not None:
             self.unrecorded = True
-            self._apply(decision.rebase, decision)
+            self.begin_epoch(decision.rebase, decision)
         self.stable = self.epoch.sent
         self.epoch.pass_by()
         self.models = self.models.after_request(self.epoch.total_tokens())
@@ -349,7 +349,7 @@ class Assembly:
         self.step += 1
         self.round = self.round.after_request(sent)
         self._memo, self.recorded = None, None
-        self.pending.forget_counts()
+        self.pending.counted.clear()
 
     def _decide(self) -> Decision:
         # The same request sent again: nothing is decided twice, unless it no longer fits.
@@ -373,7 +373,7 @@ class Assembly:
         """Whether a request would keep its budget without a rebase."""
         return effective(self).fits(self.epoch.head_tokens(), self.epoch.history.total)
 
-    def _apply(self, rebase: Rebase, decision: Decision | None = None) -> None:
+    def begin_epoch(self, rebase: Rebase, decision: Decision | None = None) -> None:
         """Begin the epoch behind a rebase; `decision` may hold that epoch already."""
         old, carried = self.epoch, self.carried
         decided_epoch = decision.leads_to(old, rebase) if decision is not None else None
@@ -470,7 +470,7 @@ def fit(selection: Selection) -> Built:
         built = standing._as_built(None)
     else:
         standing = standing.copy()
-        standing._apply(decision.rebase, decision)
+        standing.begin_epoch(decision.rebase, decision)
         built = standing._as_built(decision.rebase.body())
     check_shares(built, standing.policy)
     return built

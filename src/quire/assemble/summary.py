@@ -21,8 +21,8 @@ from quire.assemble.telling import (
     CUT,
     GAP,
     LEAST,
+    LINES_REMEMBERED,
     MORE,
-    REMEMBERED,
     SHORT_FACTS,
     STOPS,
     WHOLES,
@@ -158,7 +158,7 @@ _STEP = ("content", "step", "task", "title", "description", "text")
 _TO_DO, _DONE = {"pending", "in_progress", "todo", "blocked"}, {"completed", "done", "cancelled", "skipped"}
 _BOX = re.compile(r"(?m)^[^\S\n]*(?:[-*+]|\d+[.)]) \[([ xX])\] (.+)")
 # What was settled is told in so many characters at least, in this share of the summary where there is much: the newest.
-_READABLE, _DECIDED = 60, 0.2
+_DECISION_CHARS, _DECISION_SHARE = 60, 0.2
 # What was changed and named takes this share at most.
 _WORDS = 0.6
 # Requests and decisions take this share of the summary before anything is named; more of it where that leaves each
@@ -300,7 +300,7 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
                     yield line
         elif entry.seq in newest and (text := _failure(result_text(entry))):
             tool, target = _target(failed[entry.seq])
-            called = first_words(_call_line(failed[entry.seq]), _READABLE // 2)
+            called = first_words(_call_line(failed[entry.seq]), _DECISION_CHARS // 2)
             yield Line("Failed", f"{text} {tool}{called if target in called else target})")
         if entry.seq == plan:
             yield from (Line("Open", _flat(step)) for step in _next_steps(_open_steps(entry) or []))
@@ -346,13 +346,13 @@ def _failure(text: str) -> str:
     """What a failed call says of it: from the first line on that speaks of a failure, else from the first."""
     lines = [flat for line in text[:_FAILURE].split("\n") if (flat := _flat(line))]
     speaks = (at for at, line in enumerate(lines) if _FAILS.search(line) and not is_code(line))
-    return first_words(_flat("\n".join(lines[next(speaks, 0) :])[:_LONGEST]), _READABLE)
+    return first_words(_flat("\n".join(lines[next(speaks, 0) :])[:_LONGEST]), _DECISION_CHARS)
 
 
 def _target(call: Entry) -> tuple[str, str]:
     """The tool, and what it was called with: the first telling word, else its first words."""
     text = _call_line(call)
-    return f"({call.name} ", next(iter(telling(text)), first_words(text, _READABLE))
+    return f"({call.name} ", next(iter(telling(text)), first_words(text, _DECISION_CHARS))
 
 
 def _call_line(call: Entry) -> str:
@@ -371,19 +371,19 @@ def _choose_lines(
     missing = missing.plus(line for place, line in enumerate(lines) if newest[line] != place)
     by_age = sorted(newest, key=newest.__getitem__)
     kinds = {kind: [line for line in by_age if line.who == kind] for kind in KINDS}
-    room = max(_DECIDED * limit, _SHARES[0][0] * limit - _size(kinds["User"], _SHORTEST, whole))
+    room = max(_DECISION_SHARE * limit, _SHARES[0][0] * limit - _size(kinds["User"], _SHORTEST, whole))
     few = {kind: _newest_within(kinds[kind], room) for kind in ("Done", "Assistant")}
     few |= {kind: kinds[kind][-number:] for kind, number in _FEW.items()}
     for kind, some in few.items():
         missing = missing.plus(kinds[kind][: len(kinds[kind]) - len(some)])
     candidates = [line for kind in KINDS for line in few.get(kind, kinds[kind])]
-    size, sizes = _size(candidates, _SHORTEST, whole), [_count(text) + 1 for text in _cut(candidates, _SHORTEST, whole)]
+    size, texts = _size(candidates, _SHORTEST, whole), _cut(candidates, _SHORTEST, whole)
     dropped = set[int]()
     for place in _leaving(candidates, whole):
-        share = 1 if _is_demand(candidates[place], whole) else _MOST
-        if size + _count(tell_unlisted(missing)) <= limit * share:
+        room = limit * (1 if _is_demand(candidates[place], whole) else _MOST)
+        if size <= room and size + _count(tell_unlisted(missing)) <= room:
             break
-        size -= sizes[place]
+        size -= _count(texts[place]) + 1
         missing = missing.plus([candidates[place]])
         dropped.add(place)
     return [line for place, line in enumerate(candidates) if place not in dropped], missing
@@ -392,7 +392,7 @@ def _choose_lines(
 def _newest_within(lines: Sequence[Line], room: float) -> Sequence[Line]:
     """The newest lines that fit into `room` tokens, each shortened to its first words."""
     start = len(lines)
-    while start and (room := room - _count(first_words(lines[start - 1].text, _READABLE)) - 1) >= 0:
+    while start and (room := room - _count(first_words(lines[start - 1].text, _DECISION_CHARS)) - 1) >= 0:
         start -= 1
     return lines[start:]
 
@@ -428,7 +428,7 @@ def _lines_count(lines: Sequence[str]) -> int:
     return sum(map(_line_count, lines[:-1])) + _count(lines[-1])
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=LINES_REMEMBERED)
 def _line_count(line: str) -> int:
     """The tokens of a line and its end."""
     return _count(f"{line}\n")
@@ -447,12 +447,12 @@ def _cut(lines: Sequence[Line], length: int, whole: Whole) -> list[str]:
     )
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=LINES_REMEMBERED)
 def _first_words_and_demands(line: Line, length: int, whole: Whole) -> str:
     """A line by its first words; of a request the demands behind them are told whole."""
     if line.who != "User":
         # What failed is told with the call that it was, so that it is known again once that works.
-        return first_words(line.text, max(length, 3 * _READABLE if line.who == "Failed" else _READABLE))
+        return first_words(line.text, max(length, 3 * _DECISION_CHARS if line.who == "Failed" else _DECISION_CHARS))
     text = line.text.removesuffix(MORE)
     demanded = demands(text, whole)
     head = first_words(text, length)

@@ -66,7 +66,7 @@ _MOST = 1_500
 
 
 # What stays at one cut often goes at the next: its words are looked for once.
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=4096)
 def telling(text: str) -> tuple[str, ...]:
     """The telling words of a text, in order of appearance, each once: 'see /a/b.py, row 7' -> ('/a/b.py',)."""
     words = dict[str, None]()
@@ -258,7 +258,7 @@ _FACT = re.compile(
     r"(?i:\b(?:dozen|hundred|thousand|million|dollars|euros|pounds|percent)\b)|[一二两三四五六七八九十百千万]{1,9}[个元块天月日号点年人次岁位折万千百十円名時枚]"
 )
 # Of a text longer than this sentences of command are demands, and some that state a fact: the rest is most likely pasted.
-_PASTED = 1_200
+_LONG_CHARS = 1_200
 # A sentence longer than this is told by what stands around the word of command; where room is short, less of it.
 _SENTENCE_MOST, _SENTENCE_LEAST = 400, 200
 # In a longer one the user's own words stand in front of what is pasted or behind it, within so many characters.
@@ -267,7 +267,7 @@ _OWN = 200
 _COMMANDS_TOLD = 4
 # Of so many lines it is remembered what they demand and how long they are: a summary is tried at several lengths, and a
 # thread's next one holds most of its lines.
-REMEMBERED = 32_768
+LINES_REMEMBERED = 32_768
 # A short sentence has three words at least, or five signs that are words: 'go on' and 'thank you' tell nothing.
 _THREE_WORDS = re.compile(r"\S\s+\S+\s+\S|[\u3040-\u9fff]{5}")
 
@@ -280,7 +280,7 @@ class Whole(msgspec.Struct, frozen=True):
 
     facts: int = 0
     brief: int = 0
-    task: int = _PASTED
+    task: int = _LONG_CHARS
 
 
 # The first of these at which all that is to be told whole fits; where it is no more than the short facts, even where
@@ -315,19 +315,19 @@ class _Sentence(NamedTuple):
     commands: tuple[int, ...]
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=LINES_REMEMBERED)
 def _sentences(text: str) -> tuple[_Sentence, ...]:
     sentences, place = list[_Sentence](), 0
     for sentence in _SENTENCES.split(text):
         place = text.index(sentence, place)
         if not sentence.endswith(CUT):
             code = is_code(sentence)
-            typed = len(text) <= _PASTED or not (code or _OWN < place < len(text) - _OWN)
+            typed = len(text) <= _LONG_CHARS or not (code or _OWN < place < len(text) - _OWN)
             sentences.append(_Sentence(sentence, typed, () if code else tuple(_commands(sentence))))
     return tuple(sentences)
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=LINES_REMEMBERED)
 def demands(text: str, whole: Whole = WHOLES[0]) -> tuple[str, ...]:
     """The sentences of a user's message that are kept word for word: those of command, and others by their length."""
     demanding = list[str]()
@@ -336,18 +336,18 @@ def demands(text: str, whole: Whole = WHOLES[0]) -> tuple[str, ...]:
     pasted, shapes = 0, set[str]()
     for sentence, typed, commanding in _sentences(text.removesuffix(MORE)):
         if commanding and len(sentence) > longest:
-            many = len(commanding) if len(sentence) <= _PASTED else _COMMANDS_TOLD
+            many = len(commanding) if len(sentence) <= _LONG_CHARS else _COMMANDS_TOLD
             parts = [*_around(sentence, commanding[:many], longest // 2)]
         elif commanding or (typed and _states(sentence, whole)):
             parts = [sentence.strip()]
         else:
-            if not typed and pasted < _PASTED and _tells(sentence, whole):
+            if not typed and pasted < _LONG_CHARS and _tells(sentence, whole):
                 demanding.append(sentence.strip())
                 pasted += len(demanding[-1])
             continue
         # A paste may be full of words of command: it takes no more than a long message would, unless each says its own.
         shape = _DIGITS.sub("", sentence)
-        most = _PASTED if shape in shapes or _PROSE.search(sentence) is None else whole.task
+        most = _LONG_CHARS if shape in shapes or _PROSE.search(sentence) is None else whole.task
         shapes.add(shape)
         if typed or sum(map(len, demanding)) - pasted < most:
             demanding += parts
@@ -413,7 +413,7 @@ _ANNOUNCED = re.compile(
     r"(?i)(?:\w+,? )?(?:let me|let's|let us|here(?:['’]s| is| are)|(?:I|we)(?:['’]ll| will)(?! use\b)|I(?:['’]m| am) (?:\w+ )?sorry)\b"
 )
 # A settled thing takes a few words to say.
-_SETTLED = 4
+_DECISION_WORDS = 4
 # Words that hardly any English text of some length goes without.
 _ENGLISH = re.compile(r"(?i)\b(?:the|and|are|if|it|now|let|you|your|this|that|these|with|from|have|been)\b")
 
@@ -429,7 +429,7 @@ def settles(sentence: str) -> str:
 
     A question, code, an announcement and a mere 'Done.' say neither.
     """
-    if len(sentence.split()) < _SETTLED or sentence.endswith("?") or is_code(sentence):
+    if len(sentence.split()) < _DECISION_WORDS or sentence.endswith("?") or is_code(sentence):
         return ""
     if _ANNOUNCED.match(sentence):
         return ""

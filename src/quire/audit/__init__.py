@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -416,11 +419,28 @@ def on_cores(count: int) -> Callable[[Callable[[Argument], Output], Iterable[Arg
         from concurrent.futures import Future, ProcessPoolExecutor
         from multiprocessing import get_context
 
-        with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as workers:
+        context = get_context("spawn")
+        ours, theirs = context.Pipe()
+        with ours, ProcessPoolExecutor(count, context, _end_with, (theirs,)) as workers:
             begun = (workers.submit(function, argument) for argument in arguments)
-            yield from _in_order(begun, 2 * count, Future.result)
+            try:
+                yield from _in_order(begun, 2 * count, Future.result)
+            except BaseException:
+                ours.close()  # nobody waits for what they were handed
+                raise
 
     return run
+
+
+def _end_with(pipe: Any) -> None:
+    """Have this process end when the other end of a pipe is closed, and be silent at Ctrl-C, of which its parent tells."""
+
+    def wait() -> None:
+        pipe.poll(None)
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _in_order(begun: Iterable[Any], most: int, result: Callable[[Any], Any]) -> Iterator[Any]:

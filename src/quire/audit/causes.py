@@ -106,8 +106,8 @@ class _Successors(msgspec.Struct, frozen=True):
 
     before: SentCall
     now: SentCall
-    left: Usage
-    used: Usage
+    usage_before: Usage
+    usage: Usage
     old: Sequence[Unit]
     new: Sequence[Unit]
     size: Callable[[Unit], int]
@@ -118,7 +118,7 @@ class _Successors(msgspec.Struct, frozen=True):
 
     def was_read(self, tokens: int) -> bool:
         """Whether about so many tokens were read from the cache; they are counted roughly here."""
-        return self.used.cache_read >= 0.6 * tokens - _TOKENS
+        return self.usage.cache_read >= 0.6 * tokens - _TOKENS
 
 
 def verdict(before: SentCall, now: SentCall, units: Units, size: Callable[[Unit], int]) -> Verdict | None:
@@ -126,8 +126,8 @@ def verdict(before: SentCall, now: SentCall, units: Units, size: Callable[[Unit]
     if now.usage is None or before.usage is None or not now.tells_cache:
         return None
     pair = _Successors(before, now, before.usage, now.usage, *units, size, model_info(now.target))
-    could = min(pair.left.input_total, pair.used.input_total)
-    lost = could - pair.used.cache_read
+    could = min(pair.usage_before.input_total, pair.usage.input_total)
+    lost = could - pair.usage.cache_read
     # Few tokens are a loss where the server caches to the token, known of it or seen.
     to_the_token = pair.info.min_cache_tokens < _FEWEST or _caches_less(pair)
     if lost < max(_FEWEST if to_the_token else _TOKENS, _SHARE * could):
@@ -142,7 +142,7 @@ def verdict(before: SentCall, now: SentCall, units: Units, size: Callable[[Unit]
         cause=cause,
         confidence=confidence,
         lost=lost,
-        usd=_lost_usd(pair.used, lost, pair.info, now.at_ms),
+        usd=_lost_usd(pair.usage, lost, pair.info, now.at_ms),
         source=now.source,
         path=where(place[0]) if place else "",
         offset=place[2] if place else 0,
@@ -163,7 +163,7 @@ def _moved_by_quire(before: SentCall, now: SentCall, place: Moved) -> bool:
 
 def _caches_less(pair: _Successors) -> bool:
     """Whether the earlier request read fewer tokens than what is known of its provider would allow."""
-    return 0 < pair.left.cache_read < pair.info.min_cache_tokens
+    return 0 < pair.usage_before.cache_read < pair.info.min_cache_tokens
 
 
 def _lost_usd(used: Usage, lost: int, info: ModelInfo, at_ms: int | None) -> float | None:
@@ -249,14 +249,14 @@ def _same_bytes(pair: _Successors) -> Blamed:
 
 def _left_nothing(pair: _Successors) -> bool:
     """Whether a request left no cache because it has no mark: nothing that comes later can have lost any of it."""
-    wrote = pair.left.cache_read + pair.left.cache_write_5m + pair.left.cache_write_1h
+    wrote = pair.usage_before.cache_read + pair.usage_before.cache_write_5m + pair.usage_before.cache_write_1h
     needs_marks = bool(pair.info.max_breakpoints) and pair.info.engine == "anthropic"
     return needs_marks and not wrote and not _marks(pair.before.body)
 
 
 def _below_minimum(pair: _Successors) -> bool:
     """Whether one of two requests was too small: the earlier to leave anything, or the later to read it."""
-    smaller = min(pair.left.input_total, pair.used.input_total)
+    smaller = min(pair.usage_before.input_total, pair.usage.input_total)
     return smaller < pair.info.min_cache_tokens and not _caches_less(pair)
 
 
@@ -278,7 +278,7 @@ def _last_reached(old: Sequence[Unit], new: Sequence[Unit]) -> int:
 
 
 def _from_usage(pair: _Successors) -> Blamed:
-    before, now = pair.left.input_total, pair.used.input_total
+    before, now = pair.usage_before.input_total, pair.usage.input_total
     if pair.now.compacted:
         return "compaction", "certain", None, "the client says so"
     if expiry := _expiry(pair):
@@ -299,8 +299,8 @@ def _expiry(pair: _Successors) -> str:
     if then is None or now is None or not lives:
         return ""
     asks_longer = b'"ttl":"1h"' in write_value(pair.before.body)
-    reported = bool(pair.left.cache_write_5m + pair.left.cache_write_1h)
-    longer = bool(pair.left.cache_write_1h) if reported else asks_longer
+    reported = bool(pair.usage_before.cache_write_5m + pair.usage_before.cache_write_1h)
+    longer = bool(pair.usage_before.cache_write_1h) if reported else asks_longer
     life_s = max(lives) if longer else min(lives)
     gap = (now - then) // 1000
     if not life_s or gap < 0.95 * life_s:

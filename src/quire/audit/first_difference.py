@@ -98,11 +98,11 @@ def units_before(old: Sequence[Unit], place: Moved) -> Iterator[Unit]:
 
 def bytes_of(unit: Unit) -> bytes:
     """A unit as it was sent, without cache marks, its keys in the order they came."""
-    return b"\n".join(map(write_value, unit.compared))
+    return b"\n".join(map(write_value, unit.compared_lines))
 
 
 def _text(unit: Unit) -> str:
-    return "\n".join(texts_of(list(unit.compared)))
+    return "\n".join(texts_of(list(unit.compared_lines)))
 
 
 def texts_of(value: Json) -> list[str]:
@@ -137,7 +137,7 @@ def moved_cause(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple
     if (
         now is not None
         and was is not now
-        and canonical(_as_json(list(was.compared))) == canonical(_as_json(list(now.compared)))
+        and canonical(_as_json(list(was.compared_lines))) == canonical(_as_json(list(now.compared_lines)))
     ):
         return "key-order", where(was)
     if was.section == "tools":
@@ -165,7 +165,7 @@ def _tools(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str,
 
 def _definitions(units: Sequence[Unit]) -> list[Json]:
     """The tools, one by one: Gemini has all of them in one."""
-    tools = [tool for unit in units if unit.section == "tools" for tool in unit.compared]
+    tools = [tool for unit in units if unit.section == "tools" for tool in unit.compared_lines]
     listed = [tool.get("functionDeclarations") if isinstance(tool, dict) else None for tool in tools]
     return [definition for tool, inner in zip(tools, listed, strict=True) for definition in (inner or [tool])]
 

@@ -77,8 +77,8 @@ def _sum(name: str, rows: Sequence[PolicyOutcome]) -> PolicyOutcome:
     return PolicyOutcome(policy=name, usd=usd, kept=share, cuts=cuts, **sums)
 
 
-class FullRequests:
-    """The requests that hold all of the history, in their order; each is kept as how much of a later one it is."""
+class RequestSeries(Sequence[Built]):
+    """Requests of one thread in their order; each is kept as how much of a later one it is."""
 
     def __init__(self) -> None:
         # Each without its messages, how many they are, and in which of the longest requests they stand.
@@ -96,13 +96,16 @@ class FullRequests:
         else:
             self.same.append(0)
             self._longest.append(built)
-        self._rows.append((_with_messages(built, (), ()), len(built.sizes), len(self._longest) - 1))
+        self._rows.append((with_messages(built, (), ()), len(built.sizes), len(self._longest) - 1))
         self.tokens.append(built.tokens)
 
-    def __iter__(self) -> Iterator[Built]:
-        for built, count, place in self._rows:
-            longest = self._longest[place]
-            yield _with_messages(built, longest.prompt.messages[:count], longest.sizes[:count])
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, n: Any) -> Any:
+        built, count, place = self._rows[n]
+        longest = self._longest[place]
+        return with_messages(built, longest.prompt.messages[:count], longest.sizes[:count])
 
 
 def _extends(before: Built, now: Built) -> bool:
@@ -114,7 +117,7 @@ class RecordedThread(msgspec.Struct, frozen=True):
     """A conversation as it stands: its entries, each request with all of the history, its time and the words it needs."""
 
     entries: dict[int, Entry]
-    full: FullRequests
+    full: RequestSeries
     times: tuple[int | None, ...]
     needed: tuple[tuple[str, ...], ...]
     texts: MessageTexts
@@ -163,7 +166,7 @@ def recorded_thread(entries: Iterable[Entry], policy: Policy) -> RecordedThread:
     """The conversation with each request that all of its history would make."""
     everything = Assembly(change(policy, budget=10**12, reply=0, when="full", shares={}))
     listed = list(number_entries(unsent(entries)))
-    full, texts = FullRequests(), MessageTexts()
+    full, texts = RequestSeries(), MessageTexts()
     times: list[int | None] = []
     called: list[list[str]] = []
     for entry in listed:
@@ -330,7 +333,7 @@ def masking(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedReque
             messages[place] = _mask(messages[place])
             sizes[place] = message_tokens(messages[place])
         results = results[-_UNMASKED:]
-        yield SimulatedRequest(_with_messages(built, messages, sizes))
+        yield SimulatedRequest(with_messages(built, messages, sizes))
 
 
 def _mask(message: Message) -> Message:
@@ -358,10 +361,10 @@ def summary(trigger: float = 0.9, most: int = 10**12, newest: float = 0.2, size:
                 keep = _tail(pairs[len(head) :], newest * policy.limit)
                 cut = len(pairs) - keep
                 summary = _summary_message(pairs[:cut], recorded, min(size, policy.limit // 8))
-                yield SimulatedRequest(_with_messages(built, messages, sizes), aside=True, output=summary[1])
+                yield SimulatedRequest(with_messages(built, messages, sizes), aside=True, output=summary[1])
                 head, start = [summary], len(built.sizes) - keep
                 messages, sizes = (summary[0], *messages[cut:]), (summary[1], *sizes[cut:])
-            yield SimulatedRequest(_with_messages(built, messages, sizes))
+            yield SimulatedRequest(with_messages(built, messages, sizes))
 
     return sends
 
@@ -385,7 +388,7 @@ def _summary_message(pairs: Sequence[tuple[Message, int]], recorded: RecordedThr
     return message, message_tokens(message)
 
 
-def _with_messages(built: Built, messages: Iterable[Message], sizes: Iterable[int]) -> Built:
+def with_messages(built: Built, messages: Iterable[Message], sizes: Iterable[int]) -> Built:
     return change(built, prompt=change(built.prompt, messages=tuple(messages)), sizes=tuple(sizes))
 
 

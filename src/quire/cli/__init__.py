@@ -12,8 +12,8 @@ _usual = sys.excepthook
 
 
 def _end_quietly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Ctrl-C while the command is still being loaded is no fault to trace."""
-    if issubclass(kind, KeyboardInterrupt):
+    """Ctrl-C while the command is still being loaded is no fault to trace; until Python 3.12 a class may wrap it."""
+    if KeyboardInterrupt in (kind, type(error.__cause__)):
         sys.stderr.write("stopped\n")
     else:
         _usual(kind, error, trace)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,15 +157,17 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, pol
       quire assemble entries.jsonl --budget 16000 --turn 3
       quire assemble entries.jsonl --json | jq .reused_tokens
     """
-    count = 0
+    count, before = 0, None
     out = console()
     with open_requests(source, db, policy, (turn, turn) if turn else None) as (requests, log):
-        for view in walk(requests, turn):
-            count += 1
-            if as_json:
-                print_json(view.row, None)
-            else:
-                show_request(out, view)
+        for built, policy_then in takewhile(lambda request: turn is None or request[0].turn <= turn, requests):
+            if turn in (None, built.turn):
+                count += 1
+                if as_json:
+                    print_json(request_json(built, before), None)
+                else:
+                    show_request(out, built, before, policy_then.limit)
+            before = built if isinstance(built, engine.Built) else before
         asked = not count and any(entry.kind == "user" for entry in log())
     if count and not as_json:
         out.print(style((LEGEND, "dim")))
@@ -175,31 +178,12 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, pol
         echo(f"no request: {shown if asked else 'nobody has asked the model anything yet'}", err=True)
 
 
-class RequestView(msgspec.Struct, frozen=True):
-    """A request as its JSON object, with the policy it was made under and the request before it."""
-
-    row: JsonObject
-    built: Built | Refused
-    policy: Policy
-    before: Built | None
-
-
-def walk(requests: Iterator[tuple[Built | Refused, Policy]], turn: int | None = None) -> Iterator[RequestView]:
-    """Each request as it is shown; of a turn that was asked for alone, those of that turn."""
-    before: Built | None = None
-    for request, policy in requests:
-        if turn is not None and request.turn > turn:
-            return
-        if turn in (None, request.turn):
-            row = request_json(request, before) if isinstance(request, engine.Built) else msgspec.to_builtins(request)
-            yield RequestView(row, request, policy, before)
-        before = request if isinstance(request, engine.Built) else before
-
-
-def request_json(built: Built, before: Built | None) -> JsonObject:
+def request_json(built: Built | Refused, before: Built | None) -> JsonObject:
     from quire.assemble.fit import enclose, layer_tokens
     from quire.observe import chat_messages
 
+    if isinstance(built, engine.Refused):
+        return msgspec.structs.asdict(built)
     messages = chat_messages(built)
     sealed = enclose(built, messages)
     system = [{"role": "system", "content": built.prompt.system}] if built.prompt.system else []
@@ -218,20 +202,21 @@ def request_json(built: Built, before: Built | None) -> JsonObject:
     }
 
 
-def show_request(out: Console, view: RequestView) -> None:
-    """One request for a person: a line of totals, a bar per layer, and what happened."""
-    built = view.built
+def show_request(out: Console, built: Built | Refused, before: Built | None, budget: int) -> None:
+    """One request for a person: a line of totals, a bar per layer, and what happened since the one before it."""
+    from quire.assemble.fit import layer_tokens
+    from quire.assemble.pending import left_out_since
+
     if isinstance(built, engine.Refused):
         out.print(style(_place(built), ("refused", "red"), f": {in_line(built.error)}"))
         return
-    out.print(_totals(built, view.row["reused_tokens"], view.policy.limit))
-    for name, size in view.row["tokens"].items():
+    out.print(_totals(built, engine.reused_tokens(before, built), budget))
+    for name, size in layer_tokens(built).items():
         if size:
             out.print(_bar(name, size, built.limit))
     if built.rebase is not None:
         out.print(_rebase_line(built.rebase))
-    known_before = set(view.before.left_out) if view.before is not None else set()
-    new = [omission for omission in built.left_out if omission not in known_before]
+    new = left_out_since(before.left_out if before is not None else (), built.left_out)
     for reason in dict.fromkeys(omission.reason for omission in new):
         seqs = [omission.entry for omission in new if omission.reason == reason]
         out.print(style((f"  left out: {ranges(seqs)}: {in_line(reason)}", "dim")))

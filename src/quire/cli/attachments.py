@@ -21,18 +21,7 @@ from urllib.parse import urljoin, urlsplit
 import click
 import msgspec
 
-from quire.cli.output import (
-    Place,
-    answer,
-    db_json_options,
-    echo,
-    entries_so_far,
-    open_db,
-    option,
-    print_table,
-    read_text,
-    with_options,
-)
+from quire.cli.output import Place, answer, db_json_options, echo, open_db, option, print_table, read_text, with_options
 from quire.errors import CallError, FormatError, NotFound, QuireError, needs_extra
 from quire.items import Window, from_file, from_image, from_region, from_symbol, from_url, item, kept_id
 from quire.items.sources import IMAGE_TYPES, MAX_IMAGE, document_text
@@ -137,7 +126,7 @@ def question(attached: Iterable[Attachment], meta: JsonObject, thread: Thread) -
 def _sent_images(thread: Thread) -> set[str]:
     """The images that a model was shown since the last rebase."""
     images_data: set[str] = set()
-    for entry in entries_so_far(thread.store, thread.name):
+    for entry in thread.entries:
         images = entry.body.get("images") or () if entry.kind == "user" else ()
         images_data = set() if entry.kind == "rebase" else images_data
         images_data |= {image["data"] for image in images if isinstance(image, dict) and "data" in image}
@@ -176,9 +165,10 @@ def _from_files(name: str, vault: Vault | None) -> Attachment:
         return Attachment({**item_json(definition), "id": name}, name)
     if vault is None and name.startswith("[["):
         raise _no_vault(name)
-    if path.is_dir() or (vault is None and name.startswith("#")):
+    is_folder = os.path.isdir(path)
+    if is_folder or (vault is None and name.startswith("#")):
         hint = "Notes of a folder or a tag come from a vault: --vault DIRECTORY --attach folder/ or '#tag'."
-        raise CallError(f"{name!r} is a {'folder' if path.is_dir() else 'tag'}, no file", hint=hint)
+        raise CallError(f"{name!r} is a {'folder' if is_folder else 'tag'}, no file", hint=hint)
     raise NotFound(f"there is no file {name!r}", hint=_near(path))
 
 

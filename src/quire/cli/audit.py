@@ -208,7 +208,7 @@ def simulate_part(part: FilePart, budget: int | None) -> list[PolicyOutcome]:
 
 
 def _home_stores() -> tuple[Path, ...]:
-    from quire.archive.agent_clients import clients
+    from quire.archive.stored_turns import clients
 
     homes = {name: Path.home() / place for row in clients().values() for name, place in row["homes"].items()}
     places = {name: place for name, place in homes.items() if place.exists()}
@@ -393,7 +393,7 @@ def _applied_settings() -> list[AppliedSetting]:
 
 def apply(report: AuditReport) -> None:
     """Set what answers the causes that were found; each difference is shown."""
-    from quire.archive.agent_clients import clients
+    from quire.archive.stored_turns import clients
 
     causes = {(verdict.store, verdict.cause) for talk in report.conversations for verdict in talk.verdicts}
     known = [{"client": client, **row} for client, facts in clients().items() for row in facts.get("settings", ())]

@@ -24,7 +24,6 @@ from quire.cli.output import (
     confirm,
     console,
     db_option,
-    entries_so_far,
     line_of,
     open_db,
     option,
@@ -228,13 +227,13 @@ class Session:
         import asyncio
 
         self._loop = asyncio.Runner()
-        self.reached: Connection | None = None
+        self.connection: Connection | None = None
 
     def go_to(self, name: str) -> None:
         """Go on in another thread."""
         self.thread = watched_thread(self.store, name, self.screen.note)
-        if self.reached is not None:
-            self.thread.use_window(self.target, self.reached.window)
+        if self.connection is not None:
+            self.thread.use_window(self.target, self.connection.window)
 
     # The model
 
@@ -244,25 +243,25 @@ class Session:
         from quire.send.cycle import last_target
 
         explicit = self.explicit_cache
-        if self.reached is not None:
+        if self.connection is not None:
             # Asked for at the beginning, for the model of then; another one may have no such caches.
             explicit = explicit and has_explicit_cache(target or self.target)
         last = last_target(self.store, self.thread.name) if self.entries() else ""
         reached = reach(target, self.base_url, explicit, last)
         self._leave()
-        self.reached = reached
+        self.connection = reached
         under_policy(self.thread, reached, self.kit.choice)
 
     @property
     def target(self) -> str:
-        return self.reached.target if self.reached is not None else ""
+        return self.connection.target if self.connection is not None else ""
 
     def _leave(self) -> None:
         from quire.send.transport import close
 
-        if self.reached is not None:
-            self._loop.run(close(self.reached.transport))
-            self.reached = None
+        if self.connection is not None:
+            self._loop.run(close(self.connection.transport))
+            self.connection = None
 
     def close(self) -> None:
         """End the connection; the thread stays."""
@@ -319,16 +318,19 @@ class Session:
 
     def _ready(self, kit: Equipment) -> tuple[Connection, Runner]:
         """The model, started if need be, and the runner for the current choices."""
-        assert self.reached is not None  # from the beginning to the end
-        if self.reached.is_local:
+        assert self.connection is not None  # from the beginning to the end
+        if self.connection.is_local:
             self.use_model(self.target)  # it may have ended since
-        return self.reached, kit.runner(self.thread, self.reached)
+        return self.connection, kit.runner(self.thread, self.connection)
 
     def _answer(self, kit: Equipment) -> Outcome:
-        from quire.send.cycle import run
+        from quire.send.cycle import look, run
 
         (target, transport, *_), runner = self._ready(kit)
-        carried = run(self.thread, target, transport, runner, on_event=self.screen.event, decide=self._decide)
+        # Asked here: a question within the event loop would keep it from ending at Ctrl-C.
+        decisions = {call.call_id: self._decide(call) for call in look(self.store, self.thread.name, runner).doubtful}
+        decide = lambda call: decisions.get(call.call_id, "interrupted")  # noqa: E731
+        carried = run(self.thread, target, transport, runner, on_event=self.screen.event, decide=decide)
         try:
             outcome = self._loop.run(carried, context=copy_context())
         finally:
@@ -342,10 +344,8 @@ class Session:
 
     def _decide(self, call: Entry) -> Decision:
         """A call that may or may not have run before: a person is asked, a pipe is careful."""
-        if isinstance(self.screen, PlainScreen):
-            return "interrupted"
         doubt = f"{call.name}({call.args}) may have run before the interruption. Run it again?"
-        return "run" if confirm(doubt) else "interrupted"
+        return "run" if not isinstance(self.screen, PlainScreen) and confirm(doubt) else "interrupted"
 
     def read_back(self) -> None:
         """Take up what was written into the saved chat file by hand: added turns as they are, edits as a fork."""
@@ -387,7 +387,7 @@ class Session:
 
     def entries(self) -> list[Entry]:
         """All entries of the thread so far; none before the first turn."""
-        return entries_so_far(self.store, self.thread.name)
+        return self.thread.entries
 
     def status(self, width: int | None = None) -> str:
         """One line: the model, the newest request's tokens and reuse, the money so far; names go where it is narrow."""

@@ -74,7 +74,7 @@ async def compact(thread: Thread, turn: Turn, say: Callable[[str], None] | None)
     cut = planned_rebase(thread, turn.target, by_model)
     if not cut.frees:
         return None
-    if say is not None and by_model.wanted:
+    if say is not None and by_model.questions:
         say(f"{turn.target} summarises what leaves …")
         cut = await _by_model(thread, turn, by_model, cut)
     recorded = msgspec.structs.replace(cut.rebase, freed=cut.before - cut.after)
@@ -196,7 +196,7 @@ def _attach(session: Session, rest: str) -> None:
 
 def _names(session: Session, rest: str) -> list[str]:
     """One name with spaces, or several; quotes keep a name together."""
-    if os.path.isfile(Path(rest).expanduser()) or rest.startswith("[["):
+    if os.path.isfile(os.path.expanduser(rest)) or rest.startswith("[["):
         return [rest]
     try:
         return shlex.split(rest.replace("#", "\\#"))
@@ -366,7 +366,7 @@ def _model(session: Session, rest: str) -> None:
 def _export(session: Session, rest: str) -> None:
     from quire.archive import export_markdown, file_name
 
-    path = Path(rest or file_name(session.thread.name)).expanduser()
+    path = Path(os.path.expanduser(rest or file_name(session.thread.name)))
     text = export_markdown(
         session.entries(),
         thread=session.thread.name,
@@ -374,12 +374,13 @@ def _export(session: Session, rest: str) -> None:
         refer=True,
         notes=session.kit.vault,
     )
-    if path.exists():
+    if os.path.exists(path):
         raise CallError(f"{path} is there already", hint="Give another name: /export FILE.")
     try:
         path.write_bytes(text.encode())
-    except OSError as error:
-        raise CallError(f"cannot write {path}: {error.strerror}", hint="Give another name.") from error
+    except (OSError, ValueError) as error:  # a NUL is in no name
+        why = getattr(error, "strerror", error)
+        raise CallError(f"cannot write {path}: {why}", hint="Give another name.") from error
     session.screen.note(f"written to {path}")
 
 

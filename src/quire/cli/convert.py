@@ -298,10 +298,20 @@ def _names(store: Store, thread: str, conversations: list[ImportedConversation])
     begun = {name: _opening(store.read(name, 0, 16)) for name in there}
     out: list[str] = []
     for conversation in conversations:
-        entries = conversation.entries
-        alike = (name for name in there if name not in out and joining(begun[name], entries[: len(begun[name])]).known)
-        held = (name for name in alike if joining(store.read(name), entries).known)
-        out.append(next(held, "") or next(numbers))
+        entries, parted = conversation.entries, list[str]()
+        for name in (name for name in there if name not in out):
+            # More than what it began with: what is read by now and was not may stand among the first.
+            opening = joining(begun[name], entries[:64])
+            joined = joining(store.read(name), entries) if opening.known or opening.parts_behind else opening
+            if joined.known:
+                out.append(name)
+                break
+            if joined.parts_behind:
+                parted.append(f"goes another way than {name} behind entry {joined.parts_behind}, and is kept beside it")
+        else:
+            out.append(next(numbers))
+            for problem in parted:
+                echo(f"{out[-1]}: {problem}", err=True)
     return out
 
 

@@ -24,6 +24,7 @@ from quire.cli.output import (
     echo,
     open_db,
     option,
+    pages,
     print_json,
     print_table,
     print_text,
@@ -97,9 +98,6 @@ def log() -> None:
 
 
 # `quire log append`, `export` and `import`: entries in and out of a thread.
-
-# Entries go out in pages, so that a long thread does not have to fit into memory twice.
-PAGE = 1000
 
 
 class InOrder(click.Command):
@@ -209,9 +207,8 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place 
             print_text(encode(entry, not no_ids) + "\n")
         return
     with open_db(db, create=False) as store:
-        while entries := store.read(thread, after=after, limit=PAGE):
+        for entries in pages(store, thread, after):
             print_text(encode_lines(entries, not no_ids))
-            after = entries[-1].seq
 
 
 @log.command("import")
@@ -275,12 +272,13 @@ def show(thread: str, after: int, limit: int | None, last: int | None, db: Place
       quire log show demo --last 5 --json
     """
     with open_db(db, create=False) as store:
-        if last is not None:
-            after = max(after, store.info(thread).seq - last)
-        entries = store.read(thread, after=after, limit=limit)
-    value = [{"id": entry.id, "seq": entry.seq, **entry.body} for entry in entries]
-    rows = ((entry.seq, entry.kind, preview(entry), short_id(entry.id)) for entry in entries)
-    answer(as_json, value, (("seq", "kind", "content", "id"), rows))
+        end = store.info(thread).seq
+        after = max(after, end - last) if last is not None else after
+        count = min(end if limit is None else limit, max(0, end - after))
+        entries = (entry for page in pages(store, thread, after, count) for entry in page)
+        value = [{"id": entry.id, "seq": entry.seq, **entry.body} for entry in entries] if as_json else []
+        rows = ((entry.seq, entry.kind, preview(entry), short_id(entry.id)) for entry in entries)
+        answer(as_json, value, (("seq", "kind", "content", "id"), rows))
 
 
 @log.command("list")

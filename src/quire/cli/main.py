@@ -6,6 +6,7 @@ import importlib
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -171,6 +172,8 @@ def _log_at(level: str) -> None:
 def main() -> None:
     """Run the command; an error is one line, its hint, and an exit code (1 the data, 2 the call)."""
     _open_streams()
+    exit_codes = [130]
+    _end_in_order(exit_codes)
     try:
         _check_words(sys.argv[1:])
         if os.environ.get("_QUIRE_COMPLETE") == "bash_source":
@@ -190,9 +193,6 @@ def main() -> None:
     except click.ClickException as error:
         report(_called_wrongly(error))
         sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        echo("stopped; what was acknowledged is stored", err=True)
-        sys.exit(130)
     except QuireError as error:
         report(error)
         sys.exit(error.exit_code)
@@ -204,6 +204,33 @@ def main() -> None:
         about = f"{error.filename}: " if error.filename else ""
         report(QuireError(f"{about}{error.strerror or error}", hint="Check the disk, and where the output goes."))
         sys.exit(1)
+    except BaseException as error:
+        causes = type(error), type(error.__cause__)
+        if not (exit_codes[1:] or click.Abort in causes or KeyboardInterrupt in causes):
+            raise
+        echo("stopped; what was acknowledged is stored", err=True)
+        sys.exit(exit_codes[-1])
+
+
+def _end_in_order(exit_codes: list[int]) -> None:
+    """Have SIGTERM, and the end of the terminal, stop what runs and close what is open; a second one ends at once."""
+
+    def end(number: int, _: object) -> None:
+        import asyncio  # which most commands do without
+
+        signal.signal(number, signal.SIG_DFL)
+        exit_codes.append(128 + number)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            sys.exit(exit_codes[-1])
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.call_soon_threadsafe(lambda: None)  # which wakes it
+
+    for kind in (kind for kind in signal.Signals if kind.name in ("SIGTERM", "SIGHUP")):
+        if signal.getsignal(kind) is signal.SIG_DFL:  # and not under nohup
+            signal.signal(kind, end)
 
 
 def report(error: QuireError) -> None:

@@ -69,7 +69,8 @@ def usage(thread: str | None, as_json: bool, db: Place | None) -> None:
 
     with open_db(db, create=False) as store:
         spent = spending(store.read(thread) if thread is not None else kept_entries(store))
-    rows = [*spent.models.items(), ("all", {**spent.usage, "requests": spent.requests, "usd": spent.usd})]
+    total = {**spent.usage, "requests": spent.requests, "usd": spent.usd, "unpriced": spent.unpriced}
+    rows = [*spent.models.items(), ("all", total)]
     listed = [
         [
             name,
@@ -77,7 +78,7 @@ def usage(thread: str | None, as_json: bool, db: Place | None) -> None:
             row["input_total"],
             f"{100 * row['cache_read'] / max(1, row['input_total']):.0f}%",
             row["output"],
-            f"${row['usd']:,.4f}",
+            "unknown" if row["unpriced"] and row["unpriced"] == row["requests"] else f"${row['usd']:,.4f}",
         ]
         for name, row in (rows if len(rows) != 2 else rows[:1])
     ]
@@ -125,7 +126,7 @@ def plan(source: str, as_json: bool, db: Place | None, policy: Policy) -> None:
             rows += [row] if (row := measure(name, entries, item, watch.get(name))) else []
         if not rows:
             raise NotFound("the thread holds no request to compare", hint="It needs a user entry and an answer.")
-        best = optimum(trail(entries, policy), policy)
+        best = optimum(trail(entries, policy), policy, tell)
     # Where a request fits under no plan there is no optimum to compare with.
     cost = round(best.cost) if math.isfinite(best.cost) else None
     rows.append({"policy": OPTIMUM, "of": "as given", "cost": cost, "cuts": list(best.cuts)})

@@ -163,6 +163,12 @@ def proxy(to: str, port: int, **how: Any) -> None:
 
 def serve_promptly() -> None:
     """Have whoever waits for a first byte not wait for what is read beside it: work in other threads, old objects."""
+    if sys.platform != "win32":
+        import resource  # at the limit of open files nobody would be answered
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)), hard))
     sys.setswitchinterval(0.0005)
     gc.collect()
     gc.freeze()

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import msgspec
 
@@ -50,8 +50,8 @@ __all__ = ["BackgroundServer", "Cut", "Emulator", "EndsAtOnce", "Refuse", "Repli
 
 # A running server: on 127.0.0.1, on a port of its own, in a thread of its own.
 
-# What a request may hold before its body.
-_HEAD_BYTES = 1024 * 1024
+# What a request may hold before its body, how long that may take, and how many connections may be at it at once.
+_HEAD_BYTES, _HEAD_S, _MOST_HEADS = 1024 * 1024, 30.0, 1024
 
 
 class EndsAtOnce(_UvicornServer):
@@ -103,8 +103,32 @@ def http_protocol() -> type[asyncio.Protocol]:
 
     class BoundedHead(HttpToolsProtocol):
         _head, _data = 0, b""
+        # Who has not sent a whole head yet, the first to come first, and what ends the wait.
+        waiting: ClassVar[dict[BoundedHead, asyncio.TimerHandle]] = {}
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._await_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.end_wait()
+            super().connection_lost(exc)
+
+        def _await_head(self) -> None:
+            if len(self.waiting) >= _MOST_HEADS:
+                oldest = next(iter(self.waiting))
+                oldest.end_wait()
+                oldest.transport.abort()
+            self.waiting[self] = self.loop.call_later(_HEAD_S, self.transport.abort)
+
+        def end_wait(self) -> None:
+            if timer := self.waiting.pop(self, None):
+                timer.cancel()
 
         def data_received(self, data: bytes) -> None:
+            # Some send an empty line behind a request.
+            if self._head >= 0 and self not in self.waiting and not data.isspace():
+                self._await_head()
             self._head += len(data)
             self._data = data
             try:
@@ -119,6 +143,7 @@ def http_protocol() -> type[asyncio.Protocol]:
 
         def on_headers_complete(self) -> None:
             self._head = -(2**63)  # until the next request of this connection
+            self.end_wait()
             if not self._declines_upgrade():
                 super().on_headers_complete()
                 if self.cycle is not None and self.cycle.scope["http_version"] == "1.0":
@@ -305,13 +330,13 @@ class EmulatedProvider:
         self._simulators: dict[str, Simulator] = {}
         # What was answered, by the id of the reply: diagnostics compare with it.
         self._earlier: dict[str, IssuedReply] = {}
-        self.stored: dict[str, StoredResponse] = {}
+        self.responses: dict[str, StoredResponse] = {}
         self._now_ms = 0
         self._number = 0
         self._state = state
         for reply in _read_state(state) if state else ():
             self._number = max(self._number, reply.number)
-            self._remember(reply, {} if reply.body.get("store") is False else self.stored)
+            self._remember(reply, {} if reply.body.get("store") is False else self.responses)
 
     @property
     def voice(self) -> ReplyForm:
@@ -349,7 +374,7 @@ class EmulatedProvider:
 
         `connection` holds what this connection alone remembers; with `warm`, the model is not asked.
         """
-        body, refusal = self._with_history(received, {**self.stored, **(connection or {})})
+        body, refusal = self._with_history(received, {**self.responses, **(connection or {})})
         if refusal:
             return self.refuse(received, refusal)
         name, model = format_name(self.provider, received.wire), received.model or None
@@ -375,7 +400,7 @@ class EmulatedProvider:
 
     def compact(self, received: EmulatedRequest) -> EmulatedReply:
         """/v1/responses/compact: a conversation in one item."""
-        body, refusal = self._with_history(received, self.stored)
+        body, refusal = self._with_history(received, self.responses)
         if refusal := refusal or self._find_malformed(received, body):
             return self.refuse(received, refusal)
         exchange = self._exchange(received, body, ScriptedAnswer())
@@ -412,7 +437,7 @@ class EmulatedProvider:
 
     def models(self, received: EmulatedRequest) -> EmulatedReply:
         """The provider's models."""
-        return self._reply(received, self.voice.listed([*map(self.voice.model, self._models())]))
+        return self._reply(received, self.voice.model_list([*map(self.voice.model, self._models())]))
 
     def model(self, received: EmulatedRequest, name: str) -> EmulatedReply:
         """One of the provider's models."""
@@ -426,11 +451,11 @@ class EmulatedProvider:
 
     def response(self, received: EmulatedRequest, id: str) -> EmulatedReply:
         """A response that was stored; deleted, where that is asked."""
-        stored = self.stored.get(id)
+        stored = self.responses.get(id)
         if stored is None:
             return self.refuse(received, Refuse(404, f"Response with id '{id}' not found."))
         if received.method == "DELETE":
-            del self.stored[id]
+            del self.responses[id]
             return self._reply(received, {"id": id, "object": "response", "deleted": True})
         return self._reply(received, stored.reply)
 
@@ -462,7 +487,7 @@ class EmulatedProvider:
         answered = IssuedReply(exchange.number, wire, model, body, reply, exchange.predicted.total)
         # A reply that is not to be stored is remembered by its connection alone.
         passing = {} if connection is None else connection
-        self._remember(answered, passing if body.get("store") is False else self.stored)
+        self._remember(answered, passing if body.get("store") is False else self.responses)
         if self._state:
             with self._state.open("ab") as file:
                 file.write(msgspec.json.encode(answered) + b"\n")
@@ -488,7 +513,7 @@ class EmulatedProvider:
             parts=tuple(issue_parts(spoken, received.number, voice.call_prefix)),
             predicted=predicted,
             previous=received.body.get("previous_response_id"),
-            dropped=dropped if anthropic.CONTROLS_BETA in betas else None,
+            dropped_input=dropped if anthropic.CONTROLS_BETA in betas else None,
         )
         return msgspec.structs.replace(exchange, diagnosis=voice.diagnose(exchange, self._earlier))
 

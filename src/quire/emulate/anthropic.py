@@ -55,8 +55,8 @@ def reply(exchange: EmulatedExchange) -> JsonObject:
         "usage": usage(exchange),
         "diagnostics": {"cache_miss_reason": exchange.diagnosis} if exchange.diagnosis else None,
     }
-    if exchange.dropped is not None:
-        message["input_transformations"] = list(exchange.dropped)
+    if exchange.dropped_input is not None:
+        message["input_transformations"] = list(exchange.dropped_input)
     return message
 
 
@@ -230,7 +230,7 @@ VOICE = ReplyForm(
     headers=headers,
     lacks=lacks,
     unknown_model=lambda name: Refuse(404, f"model: {name}"),
-    listed=list_models,
+    model_list=list_models,
     model=model,
     thinks=thinks,
     as_history=lambda message: {"messages": [{**message, "role": "assistant"}] if message["content"] else []},

@@ -156,7 +156,7 @@ VOICE = ReplyForm(
     headers=lambda received: {"server-timing": "gfet4t7; dur=1"},
     lacks=lacks,
     unknown_model=unknown_model,
-    listed=lambda models: {"models": models},
+    model_list=lambda models: {"models": models},
     model=model,
 )
 

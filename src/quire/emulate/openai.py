@@ -140,7 +140,7 @@ CHAT = ReplyForm(
     headers=headers,
     lacks=lacks,
     unknown_model=unknown_model,
-    listed=lambda models: {"object": "list", "data": models},
+    model_list=lambda models: {"object": "list", "data": models},
     model=lambda info: {"id": info.model, "object": "model", "created": 0, "owned_by": info.provider},
     as_history=lambda completion: {"messages": [completion["choices"][0]["message"]]},
 )

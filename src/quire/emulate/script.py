@@ -183,7 +183,7 @@ class EmulatedExchange(msgspec.Struct, frozen=True):
     # The response that this one carries on.
     previous: str | None = None
     # Input that the server took out before the model saw it (Anthropic's drop_block).
-    dropped: tuple[JsonObject, ...] | None = None
+    dropped_input: tuple[JsonObject, ...] | None = None
 
     @property
     def info(self) -> ModelInfo:
@@ -308,7 +308,7 @@ class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
     lacks: Callable[[EmulatedRequest], Refuse | None]
     unknown_model: Callable[[str], Refuse]
     model: Callable[[ModelInfo], JsonObject] = lambda info: {"id": info.model}
-    listed: Callable[[list[JsonObject]], JsonObject] = lambda models: {"data": models}
+    model_list: Callable[[list[JsonObject]], JsonObject] = lambda models: {"data": models}
     # Whether the model thinks at all in answer to this body.
     thinks: Callable[[JsonObject, ModelInfo], bool] = lambda body, info: True
     # A reply as the next request holds it, for caches that keep answers.

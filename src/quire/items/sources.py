@@ -436,7 +436,7 @@ class Root:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).resolve()
-        if not self.path.is_dir():
+        if not os.path.isdir(self.path):
             raise NotFound(f"there is no folder {str(path)!r}", hint="Give a folder as the root.")
 
     def resolve(self, path: str) -> Path:
@@ -497,7 +497,7 @@ class Root:
     def entries(self, path: str = ".", depth: int = 1) -> Iterator[FolderEntry]:
         """What is in a folder, each folder before what is in it; links are named and not followed."""
         real = self.resolve(path)
-        if not real.is_dir():
+        if not os.path.isdir(real):
             raise NotFound(f"there is no folder {path!r}", hint="List the root to see what is there.")
         if not _STEPWISE:
             yield from _below(real, depth)
@@ -513,10 +513,10 @@ class Root:
     def walk(self, path: str = ".") -> Iterator[str]:
         """The regular files under a folder, or the file itself, by their paths from the root; links are not followed."""
         real = self.resolve(path)
-        if real.is_file():
+        if os.path.isfile(real):
             yield self.relative(real)
             return
-        if not real.is_dir():
+        if not os.path.isdir(real):
             raise NotFound(f"there is no file or folder {path!r}", hint="List the root to see what is there.")
         before = "" if real == self.path else f"{self.relative(real)}/"
         files = [entry for entry in self.entries(path, depth=_DEEPEST) if entry.kind == "file"]

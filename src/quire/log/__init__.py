@@ -6,19 +6,16 @@ and runs to its end. One cycle at a time: whoever carries a thread's turn out ho
 
 from __future__ import annotations
 
-import logging  # noqa: F401  # a fork asks for its lock behind ours, in the opposite order: who is waited for may log
 import os
 import secrets
 import sys
-import threading
 import time
-import weakref
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar, copy_context
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from quire.errors import CallError, ConflictError, QuireError
 from quire.values import sha256_hex
@@ -33,27 +30,16 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Closing:
-    """What is closed at the end of a `with` block, however that ends."""
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
-
 async def off_loop(work: Callable[..., _Made], *args: Any, **named: Any) -> _Made:
     """Call `work` in another OS thread; see `to_the_end`."""
     import asyncio  # here and below: who only prints a command's help need not load it
 
-    return await to_the_end(asyncio.to_thread(work, *args, **named))
+    # Not `to_thread`: its task would be cancelled with all others where a loop ends, and nobody would wait for the work.
+    call = partial(copy_context().run, work, *args, **named)
+    return await to_the_end(asyncio.get_running_loop().run_in_executor(None, call))
 
 
-async def to_the_end(work: Coroutine[Any, Any, _Made]) -> _Made:
+async def to_the_end(work: Awaitable[_Made]) -> _Made:
     """Await work that cancelling does not cut off: what is being written is written whole, then the cancel goes on."""
     import asyncio
 
@@ -61,8 +47,9 @@ async def to_the_end(work: Coroutine[Any, Any, _Made]) -> _Made:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        if not task.done():
-            await asyncio.wait([task])
+        while not task.done():  # however often it is cancelled
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
         if not task.cancelled():
             task.exception()  # the caller was cancelled and does not hear of this error
         raise
@@ -77,47 +64,6 @@ def refuse_loop(instead: str) -> None:
     except RuntimeError:
         return
     raise CallError("this call would block the event loop it is made in", hint=f"Call `{instead}` instead.")
-
-
-# Forks. SQLite's locks are not the child's, a connection would be spoken on by both processes, and what another OS
-# thread held stays held in the child for ever: so no file is open while a process forks, and the child begins anew.
-
-_FORKING: weakref.WeakSet[Forking] = weakref.WeakSet()
-# Held from before a fork until behind it: no store or OS thread comes meanwhile, and no connection ends.
-FORK_LOCK = threading.RLock()
-
-
-class Forking:
-    """What outlives a fork: it may let go before one and go on behind it, and begins anew in the child."""
-
-    def _outlive_forks(self) -> None:
-        self._begin_anew()
-        with FORK_LOCK:
-            _FORKING.add(self)
-
-    def _begin_anew(self) -> None: ...
-    def _before_fork(self) -> None: ...
-    def _after_fork(self) -> None: ...
-
-
-def _tell_all(act: str) -> None:
-    with ExitStack() as calls:  # an interrupt in one keeps none from being called
-        if act == "_before_fork":
-            FORK_LOCK.acquire()
-        else:
-            calls.callback(FORK_LOCK.release)
-        for part in list(_FORKING):
-            calls.callback(getattr(part, act))
-
-
-if hasattr(os, "register_at_fork"):
-    _before, _in_parent, _in_child = (partial(_tell_all, act) for act in ("_before_fork", "_after_fork", "_begin_anew"))
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
-
-
-def refuse_pickling(store: object) -> NoReturn:
-    """The `__reduce__` of what holds a store open."""
-    raise TypeError("a store or a thread cannot be pickled: hand over its path and name, and call quire.open there")
 
 
 # The lock of a turn.
@@ -161,6 +107,20 @@ def in_turn(place: str, thread: str, fence: int) -> Iterator[None]:
         yield
     finally:
         TURNS_HELD.reset(before)
+
+
+@asynccontextmanager
+async def lock_turn(lock: AbstractContextManager[None]) -> AsyncIterator[None]:
+    """Within it the running code holds what `Store.turn_lock` gave; other OS threads wait for the lock, not the loop."""
+    # Entered and left in two OS threads, but in one context.
+    before, context, with_lock = TURNS_HELD.get(), copy_context(), ExitStack()
+    try:
+        await off_loop(context.run, with_lock.enter_context, lock)
+        TURNS_HELD.set(context.get(TURNS_HELD, before))
+        yield
+    finally:
+        TURNS_HELD.set(before)
+        await off_loop(context.run, with_lock.close)
 
 
 def own_fence(place: str, thread: str) -> int:

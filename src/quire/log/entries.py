@@ -130,7 +130,7 @@ def _images_are_readable(user: JsonObject, path: Path) -> None:
 _TEXT: dict[str, Shape] = {"text": STRING}
 
 # A hash of something that is not in the log (a request, a segment), so that it cannot be checked.
-_NOTED = STRING
+_HASH = STRING
 
 # kind -> its required fields and its optional ones.
 KIND_FIELDS: dict[str, tuple[dict[str, Shape], dict[str, Shape]]] = {
@@ -147,14 +147,14 @@ KIND_FIELDS: dict[str, tuple[dict[str, Shape], dict[str, Shape]]] = {
         {
             "reason": STRING,
             "before_seq": NATURAL,
-            "library": ListShape(Fields(required={"id": STRING, "sha256": _NOTED})),
+            "library": ListShape(Fields(required={"id": STRING, "sha256": _HASH})),
             "edits": ListShape(EDIT),
             "freed": INTEGER,
         },
         {"summary": STRING},
     ),
     "sent": (
-        {"provider": STRING, "model": STRING, "request_sha256": _NOTED, "segments": ListShape(_NOTED)},
+        {"provider": STRING, "model": STRING, "request_sha256": _HASH, "segments": ListShape(_HASH)},
         {"usage": USAGE.as_shape, "cost": either(NUMBER, STRING, OBJECT, NULL), "stop": either(STRING, NULL)},
     ),
 }
@@ -518,11 +518,15 @@ _FREE: dict[str, Reader] = {
 
 
 class Joining(NamedTuple):
-    """How a conversation joins a thread: how much of it is held, what is lacking, and behind which seq the two part."""
+    """How a conversation joins a thread: how much of it is held, what is lacking, and behind which seq the two part.
+
+    `passed_over` are entries that the thread lacks, or has otherwise, among those it holds: these stay as they are.
+    """
 
     known: int
     lacking: list[Entry]
     parts_behind: int = 0
+    passed_over: int = 0
 
 
 def joining(before: Sequence[Entry], entries: Sequence[Entry]) -> Joining:
@@ -532,70 +536,115 @@ def joining(before: Sequence[Entry], entries: Sequence[Entry]) -> Joining:
     greeting. A rebase names entries by their seq in the thread; one that an earlier import lacks comes behind it.
     """
     places, own = ([n for n, entry in enumerate(log) if entry.kind != "rebase"] for log in (before, entries))
-    held = [before[n] for n in places]
-    spoken = in_recorded_order(held, [entries[n] for n in own])
-    start, known = _common_run(held, spoken)
-    if known < min(len(held) - start, len(spoken)):
-        if any(entry.kind in SPOKEN for entry in spoken[:known]):
-            return Joining(0, [], places[start + known - 1] + 1)
-        start, known = len(held), 0
-    elif start + known < len(held):
-        return Joining(known, [])
-    lacking, first = list[Entry](), [*places, len(before)][start]
+    held, spoken = [before[n] for n in places], [entries[n] for n in own]
+    found = _alignment(held, spoken)
+    if not found.fits and any(spoken[n].kind in SPOKEN for n in found.same):
+        return Joining(0, [], places[max(found.same.values())] + 1)
+    same, behind = (found.same, found.behind) if found.fits else ({}, dict(enumerate(spoken)))
+    known = len(spoken) - len(behind)
+    passed_over = known - sum(_content(spoken[n]) == _content(held[place]) for n, place in same.items())
+    if known and found.end < len(held):
+        return Joining(known, [], passed_over=passed_over)
+    first = min((places[place] for place in same.values()), default=len(before))
     rebases = [_content(entry) for entry in before[first:] if entry.kind == "rebase"]
-    seqs = {own[n] + 1: places[start + n] + 1 for n in range(known)}
-    for seq, entry in enumerate(entries, 1):
-        if entry.kind != "rebase" and seq not in seqs:
-            seqs[seq] = len(before) + len(lacking) + 1
-            lacking.append(spoken[len(seqs) - 1])
+    seqs = {own[n] + 1: places[place] + 1 for n, place in same.items()}
+    lacking, new = list[Entry](), {own[n]: entry for n, entry in behind.items()}
+    for n, entry in enumerate(entries):
+        if n in new:
+            seqs[n + 1] = len(before) + len(lacking) + 1
+            lacking.append(new[n])
         elif entry.kind == "rebase" and _content(entry) in rebases:
             rebases.remove(_content(entry))
         elif entry.kind == "rebase":
             lacking.append(_naming(entry, seqs))
-    return Joining(known, lacking)
+    return Joining(known, lacking, passed_over=passed_over)
 
 
 def _naming(rebase: Entry, seqs: dict[int, int]) -> Entry:
     """A rebase whose entries have other seqs."""
-    edits = [{**edit, "entry": seqs[edit["entry"]]} for edit in rebase.body["edits"]]
+    edits = [{**edit, "entry": seqs[edit["entry"]]} for edit in rebase.body["edits"] if edit["entry"] in seqs]
     behind = max((edit["entry"] for edit in edits), default=0) + 1
     body = {**rebase.body, "before_seq": seqs.get(rebase.body["before_seq"], behind), "edits": edits}
     return msgspec.structs.replace(rebase, body=body)
 
 
-def in_recorded_order(before: Sequence[Entry], entries: list[Entry]) -> list[Entry]:
-    """A conversation whose calls and results stand as a thread has them.
+class Alignment(NamedTuple):
+    """Which entry of a thread each of a conversation is, as far as both go on alike; those that come behind the thread.
 
-    A session that was taken while tools were at work goes on with calls in front of results that were taken.
+    `end` is where the thread ends, or what is alike; it fits where all of one of the two is.
     """
-    start, length = _common_run(before, entries)
-    before, ordered = before[start:], list(entries)
-    while 0 < length < min(len(before), len(ordered)):
-        if _content(before[length]) == _content(ordered[length]):
-            length += 1
+
+    same: dict[int, int]
+    behind: dict[int, Entry]
+    end: int
+    fits: bool
+
+
+# What tools are asked and give; and what is said to the model.
+_EXCHANGE = ("call", "result")
+_TOLD = ("system", "tools", "attach", "user", "note")
+
+
+def _alignment(held: Sequence[Entry], spoken: Sequence[Entry]) -> Alignment:
+    """The first place in a thread where most of a conversation is alike."""
+    old, new = ([_mark(entry) for entry in log] for log in (held, spoken))
+    starts = [place for place, content in enumerate(old) if new and content == new[0]]
+    best = Alignment({}, {}, 0, fits=False)
+    for start in dict.fromkeys([0, *starts]):
+        found = _aligned_from(start, held, spoken, old, new)
+        if found.fits and len(found.same) >= len(best.same):
+            return found
+        best = max(best, found, key=lambda alignment: len(alignment.same))
+    return best
+
+
+def _aligned_from(
+    start: int, held: Sequence[Entry], spoken: Sequence[Entry], old: list[bytes], new: list[bytes]
+) -> Alignment:
+    """Beside a thread from one place on; what stands between the model's words may stand in another order.
+
+    A session that was taken while tools were at work goes on with calls in front of results that were taken; what is
+    attached to a prompt may be written behind it; and what the model was told is read more fully by a newer version.
+    """
+    same: dict[int, int] = {}
+    behind: dict[int, Entry] = {}
+    place, at = start, 0
+    while place < len(held) and at < len(spoken):
+        if old[place] == new[at]:
+            same[at] = place
+            place, at = place + 1, at + 1
             continue
-        held = before[length : _end_of_exchange(before, length)]
-        places: dict[bytes, list[int]] = {}
-        for place in range(length, _end_of_exchange(ordered, length)):
-            places.setdefault(canonical(_content(ordered[place])), []).append(place)
-        alike = [places.get(canonical(_content(entry))) for entry in held]
-        taken = [found.pop(0) for found in alike if found]
-        rest = sorted(place for found in places.values() for place in found)
-        is_last = length + len(held) == len(before)
-        if not held or len(taken) != len(held) or (rest and not is_last):
-            break
-        apart = [_alone(ordered, place) for place in (*taken, *rest)]
-        ordered[length : length + len(apart)] = apart
-        length += len(held)
-    return ordered
+        kinds = _EXCHANGE if {held[place].kind, spoken[at].kind} <= {*_EXCHANGE} else _TOLD
+        end, new_end = (_end_of(kinds, log, first) for log, first in ((held, place), (spoken, at)))
+        waiting: dict[bytes, list[int]] = {}
+        for n in range(at, new_end):
+            waiting.setdefault(new[n], []).append(n)
+        taken = {found.pop(0): n for n in range(place, end) if (found := waiting.get(old[n]))}
+        rest, lacks = [n for found in waiting.values() for n in found], end - place - len(taken)
+        is_last, goes_on = end == len(held), new_end < len(spoken)
+        is_held = bool(taken) and not lacks and (is_last or not rest)
+        is_read_anew = kinds is _TOLD and bool(rest) != bool(lacks) and not (lacks and is_last and goes_on)
+        if not (same or taken) or not (is_held or is_read_anew):
+            return Alignment(same, {}, place, fits=False)
+        behind = {n: _alone(spoken, n) for n in sorted(rest)} if is_last else {}
+        same |= taken
+        place, at = end, new_end
+    behind |= {n: spoken[n] for n in range(at, len(spoken))} if place == len(held) else {}
+    return Alignment(same, behind, place, fits=bool(same))
 
 
-def _end_of_exchange(entries: Sequence[Entry], start: int) -> int:
-    """Where the calls and results end that begin here."""
-    return next((n for n in range(start, len(entries)) if entries[n].kind not in ("call", "result")), len(entries))
+def _end_of(kinds: tuple[str, ...], entries: Sequence[Entry], start: int) -> int:
+    """Where entries of these kinds end that begin here."""
+    return next((n for n in range(start, len(entries)) if entries[n].kind not in kinds), len(entries))
 
 
-def _alone(entries: list[Entry], place: int) -> Entry:
+def _mark(entry: Entry) -> bytes:
+    """What an entry is known again by: a result by its call, since clients shorten what tools gave later on."""
+    call_id = entry.body.get("call_id") if entry.kind == "result" else None
+    return canonical({"kind": "result", "call_id": call_id} if call_id else _content(entry))
+
+
+def _alone(entries: Sequence[Entry], place: int) -> Entry:
     """An entry apart from those of its message: the message as it came is not kept, unless it is this entry alone."""
     entry, behind = entries[place], entries[place + 1 : place + 2]
     is_whole = "message" in entry.wire and not any(other.wire.get("more") for other in behind)
@@ -603,20 +652,6 @@ def _alone(entries: list[Entry], place: int) -> Entry:
         return entry
     wire = {key: value for key, value in entry.wire.items() if key not in ("message", "more")}
     return msgspec.structs.replace(entry, body={**entry.body, "wire": wire})
-
-
-def _common_run(before: Sequence[Entry], entries: Sequence[Entry]) -> tuple[int, int]:
-    """Where in a thread most of a conversation's first entries stand, the first such place that holds all; how many."""
-    old, new = [_content(entry) for entry in before], [_content(entry) for entry in entries]
-    best = (0, 0)
-    for start in (place for place, content in enumerate(old) if new and content == new[0]):
-        differ = (n for n, pair in enumerate(zip(old[start:], new, strict=False)) if pair[0] != pair[1])
-        whole = min(len(old) - start, len(new))
-        length = next(differ, whole)
-        if length == whole:
-            return start, whole
-        best = max(best, (start, length), key=lambda run: run[1])
-    return best
 
 
 def _content(entry: Entry) -> JsonObject:

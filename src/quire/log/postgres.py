@@ -101,7 +101,7 @@ _Commit: TypeAlias = Generator[None, None, list[_Answer]]
 class PostgresStore(PostgresTables, BranchStore):
     """A `Store` of one tenant in the database at `url`; the words of entries are made by whoever searches them first."""
 
-    saved, tip_id, branch_query, nameless = "{}", _TIP_ID, _NEW_BRANCH, ", nameless = true"
+    raw_text, tip_id, branch_query, nameless = "{}", _TIP_ID, _NEW_BRANCH, ", nameless = true"
     _kept_id, _written_id = staticmethod(digest), staticmethod(written_id)
     index: PostgresIndex
 

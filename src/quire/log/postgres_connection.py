@@ -24,7 +24,6 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from quire.errors import CallError, ConflictError, QuireError, VersionError
-from quire.log import refuse_pickling
 from quire.log.connection import ReadOnly, sql
 
 Connection: TypeAlias = psycopg.Connection[Any]
@@ -129,7 +128,6 @@ def is_lost(error: psycopg.Error) -> bool:
 class Database:
     """The connections of this process to one database, shared by the stores of all its tenants."""
 
-    __reduce__ = refuse_pickling
     # By process, too: the connections of one that forked are its own, and what one of its OS threads held stays held.
     _open: ClassVar[dict[tuple[int, str], Database]] = {}
     _opening: ClassVar[dict[int, threading.Lock]] = {}

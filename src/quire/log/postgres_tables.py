@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import msgspec
@@ -98,10 +98,8 @@ class PostgresIndex(PostgresTables, BranchIndex):
     def __init__(self, session: TenantSession) -> None:
         self._session = session
 
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        with self._session.transaction("isolation level repeatable read read only"):
-            yield
+    def snapshot(self) -> AbstractContextManager[object]:
+        return self._session.transaction("isolation level repeatable read read only")
 
     def rows(self, stretch: Stretch, limit: int | None = None) -> list[Row]:
         """The rows of a stretch, or the first so many of them."""

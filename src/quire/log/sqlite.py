@@ -22,23 +22,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from quire.errors import QuireError
-from quire.log import (
-    FORK_LOCK,
-    LOCKS_FILES,
-    TURNS_HELD,
-    Forking,
-    check_turn,
-    file_at,
-    file_lock,
-    hold_turn,
-    refuse_pickling,
-    verify,
-)
+from quire.log import LOCKS_FILES, TURNS_HELD, check_turn, file_at, file_lock, hold_turn, verify
 from quire.log.connection import BUSY_TIMEOUT_S, OWNERS, SILENT_S, connect, is_damage, migrate, transaction, translate
 from quire.log.entries import Row, check_entry, encode_row, entries_of, entry_of
 from quire.log.store import (
+    FORK_LOCK,
     Change,
     EntryWords,
+    Forking,
     RecordFilter,
     RecordRow,
     Store,
@@ -81,8 +72,6 @@ def _close(conn: sqlite3.Connection, in_use: threading.RLock) -> None:
 
 class SqliteFile(Forking):
     """The file at `path`, brought up to date when it is opened; ":memory:" is a database of this object alone."""
-
-    __reduce__ = refuse_pickling
 
     def __init__(self, path: str | Path) -> None:
         # A database in memory has one connection, which OS threads take in turns.
@@ -130,7 +119,7 @@ class SqliteFile(Forking):
 
     def _open(self, opened: _ThreadConnection) -> sqlite3.Connection:
         """The connection, opened where there is none."""
-        if self._file_identity not in (None, file_at(self._given_path)):  # nobody would find what is written
+        if opened.uses == 1 and self._file_identity not in (None, file_at(self._given_path)):  # nobody would find it
             hint = f"Put it back beside {self.path}-wal, which may hold what was written last, or open it anew."
             raise QuireError(f"{self._given_path} was moved, deleted or replaced while it was open", hint=hint)
         if opened.conn is None:
@@ -239,7 +228,9 @@ def rows_of(conn: sqlite3.Connection, thread: str, after: int, count: int) -> li
 
 # The words and vectors of entries.
 
-_INSERT = f"INSERT OR REPLACE INTO recall_entries VALUES (NULL{', ?' * 13})"
+# An entry may have been deleted meanwhile: what is made of it does not outlive it.
+_STORED = "WHERE EXISTS (SELECT 1 FROM entries WHERE id = ?1)"
+_INSERT = f"INSERT OR REPLACE INTO recall_entries SELECT NULL{', ?' * 13} {_STORED}"
 _WORDS = """
 SELECT e.seq, e.id, r.entry, r.kind, r.rules, r.speaker, r.session, r.call_id, r.at, r.asks, r.person, r.times,
     r.length, r.words, r.names
@@ -262,8 +253,7 @@ SELECT e.id, v.vector FROM entries e
 JOIN recall_vectors v ON v.owner = 'entry' AND v.key = e.id AND v.model = ?
 WHERE e.branch = ? AND e.seq > ? AND e.seq <= ?
 """
-_SAVE = "INSERT OR REPLACE INTO recall_vectors (owner, key, model, vector) VALUES ('entry', ?, ?, ?)"
-_STORED = "SELECT 1 FROM entries WHERE id = ? LIMIT 1"
+_SAVE = f"INSERT OR REPLACE INTO recall_vectors (owner, key, model, vector) SELECT 'entry', ?, ?, ? {_STORED}"
 
 
 class SqliteIndex(SqliteTables, BranchIndex):
@@ -274,10 +264,8 @@ class SqliteIndex(SqliteTables, BranchIndex):
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
 
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        with self._file.transaction("DEFERRED"):
-            yield
+    def snapshot(self) -> AbstractContextManager[object]:
+        return self._file.transaction("DEFERRED")
 
     def entries(self, stretch: Stretch) -> list[Entry]:
         with self._file.guard() as conn:
@@ -287,13 +275,9 @@ class SqliteIndex(SqliteTables, BranchIndex):
         return entries_of(thread, rows, stretch.low, len(rows))
 
     def add(self, words: Iterable[EntryWords]) -> None:
-        rows = list(words)
-        if not rows:
-            return
-        with self._file.transaction() as conn:
-            # An entry may have been deleted meanwhile.
-            stored = [row for row in rows if conn.execute(_STORED, (row.entry,)).fetchone()]
-            conn.executemany(_INSERT, map(msgspec.structs.astuple, stored))
+        if rows := [*map(msgspec.structs.astuple, words)]:
+            with self._file.transaction() as conn:
+                conn.executemany(_INSERT, rows)
 
     def words(self, stretch: Stretch) -> list[tuple[int, str, EntryWords | None]]:
         rows = self._rows(_WORDS, (stretch.branch, stretch.low, stretch.high))
@@ -305,8 +289,7 @@ class SqliteIndex(SqliteTables, BranchIndex):
 
     def add_vectors(self, model: str, dimensions: int, vectors: Mapping[str, bytes]) -> None:
         with self._file.transaction() as conn:
-            rows = [(key, model, vector) for key, vector in vectors.items() if conn.execute(_STORED, (key,)).fetchone()]
-            conn.executemany(_SAVE, rows)
+            conn.executemany(_SAVE, [(key, model, vector) for key, vector in vectors.items()])
 
     def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:
         if of is None:

@@ -7,18 +7,22 @@ rows of records. `quire.log.sqlite` is all of them in one file or in memory, `qu
 from __future__ import annotations
 
 import json
+import logging  # noqa: F401  # a fork asks for its lock behind ours, in the opposite order: who is waited for may log
+import os
 import re
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, NoReturn, Protocol, Self
 
 import msgspec
 
 from quire.errors import CallError, ConflictError, DamageError, NotFound
-from quire.log import Closing
 from quire.log.entries import encode_body
 from quire.log.shapes import short
 from quire.values import Entry, Json, canonical, sha256_hex
@@ -82,7 +86,7 @@ class Index(Protocol):
     # Whether a thread indexes the words of the entries that it appends; else a search, or a server, does.
     kept_by_writers: ClassVar[bool]
 
-    def snapshot(self) -> AbstractContextManager[None]:
+    def snapshot(self) -> AbstractContextManager[object]:
         """One view of the store for everything that is read inside."""
 
     def stretches(self, thread: str | None) -> list[Stretch]:
@@ -301,8 +305,24 @@ def tip_of(store: Store, thread: str) -> ThreadInfo:
     return store.info(thread) if has_thread(store, thread) else ThreadInfo(thread, 0, "")
 
 
+# How stores and threads end, and outlive a fork.
+
+
+class Closing:
+    """What is closed at the end of a `with` block, however that ends."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
 class ClosingStore(Closing):
-    """What every store does at its end: background work that uses it stops first."""
+    """What every store does at its end: background work that uses it stops first. No copy of it is made."""
 
     def __init__(self) -> None:
         self._workers: list[Callable[[], None]] = []
@@ -318,6 +338,45 @@ class ClosingStore(Closing):
 
     def _end(self) -> None:
         raise NotImplementedError
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a store or a thread cannot be pickled: hand over its path and name, and call quire.open there")
+
+
+# Forks. SQLite's locks are not the child's, a connection would be spoken on by both processes, and what another OS
+# thread held stays held in the child for ever: so no file is open while a process forks, and the child begins anew.
+
+_FORKING: weakref.WeakSet[Forking] = weakref.WeakSet()
+# Held from before a fork until behind it: no store or OS thread comes meanwhile, and no connection ends.
+FORK_LOCK = threading.RLock()
+
+
+class Forking:
+    """What outlives a fork: it may let go before one and go on behind it, and begins anew in the child."""
+
+    def _outlive_forks(self) -> None:
+        self._begin_anew()
+        with FORK_LOCK:
+            _FORKING.add(self)
+
+    def _begin_anew(self) -> None: ...
+    def _before_fork(self) -> None: ...
+    def _after_fork(self) -> None: ...
+
+
+def _tell_all(act: str) -> None:
+    with ExitStack() as calls:  # an interrupt in one keeps none from being called
+        if act == "_before_fork":
+            FORK_LOCK.acquire()
+        else:
+            calls.callback(FORK_LOCK.release)
+        for part in list(_FORKING):
+            calls.callback(getattr(part, act))
+
+
+if hasattr(os, "register_at_fork"):
+    _before, _in_parent, _in_child = (partial(_tell_all, act) for act in ("_before_fork", "_after_fork", "_begin_anew"))
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
 # What all stores do alike: checks, errors, names, what is kept with a thread.

@@ -111,7 +111,7 @@ class BranchStore(ClosingStore, Tables):
     """
 
     # A saved text, which may be damaged; the id of a branch's last entry; a new branch by its parent, at_seq, seq and tip.
-    saved: ClassVar = "CAST ({} AS BLOB)"
+    raw_text: ClassVar = "CAST ({} AS BLOB)"
     tip_id: ClassVar = "b.tip"
     branch_query: ClassVar[str]
     # What else is noted of a branch that goes on without a name, because forks need its beginning.
@@ -208,7 +208,7 @@ class BranchStore(ClosingStore, Tables):
     def _saved_json(self, thread: str, table: str, column: str, label: str, *key: str) -> Json:
         """JSON that is kept with a thread; a DamageError that says what cannot be read."""
         of_key = " AND key = ?" if key else ""
-        saved = f"SELECT {self.saved.format(column)} FROM {self.tables}{table} s WHERE s.branch = t.branch{of_key}"
+        saved = f"SELECT {self.raw_text.format(column)} FROM {self.tables}{table} s WHERE s.branch = t.branch{of_key}"
         (stored,) = self._row(thread, f"SELECT ({saved}) FROM {self.tables}threads t WHERE t.name = ?", *key)
         return read_saved(stored, label, thread)
 
@@ -312,7 +312,7 @@ class BranchStore(ClosingStore, Tables):
 
     def _cut(self, branch: int, keep: int) -> list[Any]:
         """Delete the entries of a branch behind seq `keep`; their ids as they are kept, which may be damaged."""
-        query = f"DELETE FROM {self.tables}entries WHERE branch = ? AND seq > ? RETURNING {self.saved.format('id')}"
+        query = f"DELETE FROM {self.tables}entries WHERE branch = ? AND seq > ? RETURNING {self.raw_text.format('id')}"
         return [id for (id,) in self._write(query, (branch, keep))]
 
     @abstractmethod

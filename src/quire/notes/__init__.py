@@ -18,7 +18,7 @@ import platformdirs
 
 from quire.errors import DamageError, needs_extra
 from quire.items.sources import heading_lines
-from quire.log import Closing
+from quire.log.store import Closing
 from quire.notes.note import Note, aliases, title_of
 from quire.notes.vault import NoteChange, Progress, Vault
 from quire.values import sha256_hex

@@ -167,7 +167,7 @@ class Vault:
 
     def _is_file(self, path: str) -> bool:
         try:
-            return self.root.resolve(path).is_file()
+            return os.path.isfile(self.root.resolve(path))
         except CallError:
             return False
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS", "ModelInfo", "Options", "Partial", "Rendering", "ask", "export", "http_body", "import_",
     "marked", "marker", "model_info", "parse_reply", "prefix_bytes", "prefix_parts", "render", "rendering",
-    "request_options", "sdk_kwargs", "split_target", "stream", "tool_entries", "wanted",
+    "request_options", "sdk_kwargs", "split_target", "stream", "tool_entries",
 ]  # fmt: skip
 
 

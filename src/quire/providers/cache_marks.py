@@ -100,8 +100,6 @@ class BodyBlock(msgspec.Struct, frozen=True):
     side: Side
     markable: bool
     value: JsonObject
-    # Whether the user speaks here, and not a tool or a late instruction.
-    user: bool = False
 
 
 class MarkRow(msgspec.Struct, frozen=True):
@@ -135,15 +133,6 @@ class MarkRow(msgspec.Struct, frozen=True):
             if block.side == "head" or int(block.path[1]) < messages:
                 return place
         return -1
-
-    def before_user(self, count: int) -> int:
-        """The block in front of the last `count` messages of the user; -1 where there are not as many."""
-        place = len(self.blocks)
-        for _ in range(count):
-            place = next((index for index in range(place - 1, -1, -1) if self.blocks[index].user), -1)
-            while place > 0 and self.blocks[place - 1].path[:2] == self.blocks[place].path[:2]:
-                place -= 1
-        return place - 1
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -184,7 +173,7 @@ def _next_piece(before: Piece, unit: Unit) -> Piece:
     side: Side = "head" if leading else "speaking" if unit.speaks else "asking"
     begins = bool(unit.parts) and side == "speaking" and not before.speaking
     return Piece(
-        tuple(BodyBlock((*unit.path, *part.path), side, part.markable, part.value, unit.asks) for part in unit.parts),
+        tuple(BodyBlock((*unit.path, *part.path), side, part.markable, part.value) for part in unit.parts),
         (before.count - 1,) if begins else (),
         before.marked or unit.marked,
         before.count + len(unit.parts),
@@ -307,12 +296,7 @@ def _stable(row: MarkRow, prompt: Prompt | None, stable: int) -> int:
         return row.ends[-1] if row.ends else -1
     since: Sequence[Message] = prompt.messages[prompt.stable :]
     runs = reduce(_next, since, TurnCount()).runs
-    if not prompt.stable or runs > len(row.ends):
-        return -1
-    if runs:
-        return row.ends[-runs]
-    # The model's last message was empty or broke off, so it is not sent and the user's two messages stand together.
-    return row.before_user(sum(message.role == "user" for message in since))
+    return row.ends[-runs] if prompt.stable and 0 < runs <= len(row.ends) else -1
 
 
 def _next(before: TurnCount, message: Message) -> TurnCount:

@@ -133,7 +133,7 @@ class CacheCall(msgspec.Struct, frozen=True):
 
     method: Literal["POST", "PATCH", "DELETE"]
     path: str
-    body: JsonObject | None = None
+    body: JsonObject = {}
     provider: str = "gemini"
 
 

@@ -149,7 +149,7 @@ class BlockDelta(msgspec.Struct, frozen=True):
 class Spelling(msgspec.Struct, frozen=True):
     """Which strings a provider takes as a name or an id."""
 
-    allowed: str = "A-Za-z0-9_-"
+    characters: str = "A-Za-z0-9_-"
     longest: int = 64
     # What the first character may be, where that is fewer.
     first: str = ""
@@ -164,14 +164,14 @@ class Spelling(msgspec.Struct, frozen=True):
         digest = sha256_hex(text)
         if self.exact:
             return digest[: self.longest]
-        readable = re.sub(f"[^{self.allowed}]", "_", text)[: self.longest - 10]
+        readable = re.sub(f"[^{self.characters}]", "_", text)[: self.longest - 10]
         start = "" if not self.first or re.match(f"[{self.first}]", readable) else "_"
         return f"{start}{readable}_{digest[:8]}"
 
     def _pattern(self) -> str:
         if self.exact:
-            return f"[{self.allowed}]{{{self.longest}}}"
-        return f"[{self.first or self.allowed}][{self.allowed}]*"
+            return f"[{self.characters}]{{{self.longest}}}"
+        return f"[{self.first or self.characters}][{self.characters}]*"
 
     def candidates(self, text: str) -> Iterator[str]:
         """Ever more spellings of an id that may be taken: call_1, call_1-2, call_1-3, …"""
@@ -190,7 +190,7 @@ class StreamedBlock:
         self.kind, self.start, self.name = kind, start or {}, str(name or "")
         self.pieces: defaultdict[str, list[str]] = defaultdict(list)
         # The field that whoever watches is shown.
-        self.shown = ""
+        self.shown_field = ""
 
     def text(self, field: str) -> str:
         """What came of a field."""
@@ -199,7 +199,7 @@ class StreamedBlock:
     def unfinished(self) -> JsonObject:
         """What came of the block, as `Partial` tells it."""
         named = {"name": self.name} if self.name else {}
-        return {"kind": self.kind, **named, "text": self.text(self.shown)}
+        return {"kind": self.kind, **named, "text": self.text(self.shown_field)}
 
 
 class ReplyReader:
@@ -249,7 +249,7 @@ class ReplyReader:
         block = self.open_blocks.setdefault(place, StreamedBlock())
         block.pieces[field].append(self._show(place, kind, text))
         if kind:
-            block.kind, block.shown = kind, field
+            block.kind, block.shown_field = kind, field
         return block
 
     def _receive(self, text: str) -> str:
@@ -270,7 +270,7 @@ class ReplyReader:
     def _end(self) -> list[Entry]:
         """The end of the reply, which ends a text too that has not said so; one that says nothing is an empty respond."""
         spoken = {
-            place: block.text(block.shown) for place, block in self.open_blocks.items() if block.kind == "respond"
+            place: block.text(block.shown_field) for place, block in self.open_blocks.items() if block.kind == "respond"
         }
         texts = [text for place, text in sorted(spoken.items()) if text and self.open_blocks.pop(place)]
         return self._add(map(respond, texts or ([] if self.entries or self.open_blocks else [""])))

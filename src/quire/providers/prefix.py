@@ -112,19 +112,24 @@ class Unit(msgspec.Struct, frozen=True, dict=True):
     value: Json
     parts: tuple[UnitPart, ...]
     # What a cache compares of it, without marks: a line each.
-    compared: tuple[Json, ...]
+    compared_lines: tuple[Json, ...]
     # What kind of definition it is (a tool's type, "schema"), which is counted as one JSON text; "" for content.
     kind: str = ""
 
     @cached_property
     def lines(self) -> tuple[bytes, ...]:
         """The canonical lines that a cache compares."""
-        return tuple(map(line, self.compared))
+        return tuple(map(line, self.compared_lines))
 
     @cached_property
     def hashes(self) -> tuple[str, ...]:
         """The sha256 of each line."""
         return tuple(map(sha256_hex, self.lines))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """The sha256 of the value as it is written, marks and all."""
+        return hashlib.sha256(write_value(self.value)).digest()
 
     @cached_property
     def size(self) -> int:
@@ -407,14 +412,10 @@ class PrefixLines:
         del self._lines[standing:], self._hashes[standing:]
         self._lines += chain.from_iterable(unit.lines for unit in units[same:])
         self._hashes += chain.from_iterable(unit.hashes for unit in units[same:])
-        whole = self._settle(standing).copy()
-        whole.update(b"".join(self._lines[standing:]))
-        return Lines(tuple(self._lines), tuple(self._hashes), whole.hexdigest())
-
-    def _settle(self, standing: int) -> hashlib._Hash:
-        """Bring the running hash up to the first line that is new."""
         if standing < self._settled:
             self._hash, self._settled = hashlib.sha256(), 0
+        # Bring the running hash up to the first line that is new.
         self._hash.update(b"".join(self._lines[self._settled : standing]))
-        self._settled = standing
-        return self._hash
+        self._settled, whole = standing, self._hash.copy()
+        whole.update(b"".join(self._lines[standing:]))
+        return Lines(tuple(self._lines), tuple(self._hashes), whole.hexdigest())

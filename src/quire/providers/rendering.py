@@ -6,9 +6,10 @@ a thread's draft between requests, so that the next one costs only what is new i
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from copy import copy
 from itertools import chain
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,8 +42,7 @@ class CallPairer:
         if message.role == "tool":
             answered = self._with_results(message)
             return [answered] if answered.parts else []
-        closing = self.closing()
-        self.open = []
+        closing, self.open = self.closing(), []
         return [*closing, self._name_calls(message) if message.role == "assistant" else message]
 
     def closing(self) -> list[Message]:
@@ -66,7 +66,7 @@ class CallPairer:
                 if part.call_id != wire_id:
                     part = msgspec.structs.replace(part, call_id=wire_id)
             parts.append(part)
-        return msgspec.structs.replace(message, parts=tuple(parts)) if self.open else message
+        return _with_parts(message, parts)
 
     def _with_results(self, message: Message) -> Message:
         """The results of one group in their own order, then the missing ones."""
@@ -87,7 +87,7 @@ class CallPairer:
                 parts.append(part)
         parts += self._interrupted_results()
         self.open = []
-        return msgspec.structs.replace(message, parts=tuple(parts))
+        return _with_parts(message, parts)
 
     def _call_place(self, result: Result) -> int | None:
         """Which open call a result answers: same id, and among those the same name first."""
@@ -97,6 +97,11 @@ class CallPairer:
 
     def _interrupted_results(self) -> tuple[Result, ...]:
         return tuple(Result(wire_id, call.name, INTERRUPTED, error=True) for call, wire_id in self.open)
+
+
+def _with_parts(message: Message, parts: list[Part]) -> Message:
+    """A message with these parts; itself where it has them already."""
+    return message if message.parts == tuple(parts) else msgspec.structs.replace(message, parts=tuple(parts))
 
 
 # What stands for a turn of the user that was never taken, where a provider insists on one.
@@ -151,13 +156,16 @@ class Draft:
         self.half: tuple[JsonObject, list[Part]] | None = None
 
     def copy(self) -> Draft:
-        other = Draft(self.info, self.native, self.ask)
+        other = copy(self)
         other.messages, other.left_out = list(self.messages), list(self.left_out)
         other.late_tools, other.betas = list(self.late_tools), list(self.betas)
-        other.effort, other.has_tools, other.called = self.effort, self.has_tools, self.called
-        other.sealed, other.original_end, other.original_seq = self.sealed, self.original_end, self.original_seq
-        other.half = self.half
         return other
+
+    def ground(self) -> tuple[object, ...]:
+        """What of a draft decides how a message of the user's, the model's or a tool's is written."""
+        behind_original = self.original_seq if self.original_end == len(self.messages) else None
+        takes_calls = self.has_tools or bool(self.late_tools)
+        return self.last, bool(self.unsent), self.stale, behind_original, self.half, takes_calls
 
     @property
     def last(self) -> JsonObject:
@@ -262,6 +270,18 @@ class Draft:
         return [self.own(tool) or with_more(define(tool), tool, self.native) for tool in tools]
 
 
+class WrittenMessage(NamedTuple):
+    """A message, which it keeps alive so that its identity names it, what it was written as, and what was left out."""
+
+    message: Message
+    # What this depended on besides; None where the draft was changed otherwise, or where more was looked at.
+    ground: tuple[object, ...] | None
+    wire_messages: list[JsonObject]
+    left_out: list[JsonObject]
+    # Whether the imported message stands in its place.
+    original: bool
+
+
 class Writer(msgspec.Struct, frozen=True):
     """How a wire format writes messages, and puts the request around them."""
 
@@ -275,7 +295,7 @@ class Writer(msgspec.Struct, frozen=True):
     # Which ids of calls the provider takes.
     ids: Callable[[ModelInfo], Spelling] = lambda info: Spelling()
     # Where in the body the provider has what callers ask of every provider by the same name.
-    placed: Callable[[JsonObject], JsonObject] = lambda extra: extra
+    place: Callable[[JsonObject], JsonObject] = lambda extra: extra
 
 
 class Rendering:
@@ -301,7 +321,7 @@ class Rendering:
         self.writer.end(draft)
         for seqs, reason in self.pairer.dropped:
             draft.leave_out(Message("tool", (), seqs), reason)
-        body = join_objects(self.writer.body(draft, prompt), self.writer.placed(self.ask.extra))
+        body = join_objects(self.writer.body(draft, prompt), self.writer.place(self.ask.extra))
         self._keep_front(body[self.wire.layout.field], len(draft.messages))
         return Request(
             provider=self.provider,
@@ -335,33 +355,55 @@ class Rendering:
         self.prompt_messages: tuple[Message, ...] = ()
         # By the number of prompt messages at each request's end: how many wire messages were written for it.
         self.written_counts: dict[int, int] = {}
+        # By the identity of each message, as it was given to the writer.
+        self.written: dict[int, WrittenMessage] = {}
         self.draft = Draft(self.info, self.writer.native, self.ask)
         self.draft.has_tools = ground[2]
         self.pairer = CallPairer(self.writer.ids(self.info), self.draft)
 
     def _catch_up(self, prompt: Prompt) -> None:
         count = len(self.prompt_messages)
-        ended = prompt.ends[: bisect_left(prompt.ends, count)]
         offered = any(is_offered(tool, self.info, self.writer.native) for tool in prompt.tools)
         ground = (prompt.epoch, prompt.fold, offered)
-        same = prompt.messages[:count] == self.prompt_messages and list(ended) == list(self.written_counts)
-        before: list[JsonObject] = []
+        ends = frozenset(prompt.ends)
+        same = prompt.messages[:count] == self.prompt_messages
+        same = same and self.written_counts.keys() == {end for end in ends if end < count}
+        before: dict[int, WrittenMessage] = {}
         if ground != self.ground or not same:
-            before, count = self.draft.messages, 0
+            before, count = self.written, 0
             self._start(ground)
+        self.ground = (0, 0, False)  # no prompt's, until all is written: whoever was interrupted begins anew
         for place in range(count, len(prompt.messages)):
             message = prompt.messages[place]
-            if _ends_request(prompt, place):
+            if place in ends:  # an earlier request of the epoch held the messages up to here and no more
                 self._seal(place)
             self.draft.stale = prompt.epoch > 1 and place < prompt.fold
             for paired in self.pairer.take(message):
-                self.writer.write(self.draft, paired)
-                self._offer_found(paired)
-        self.prompt_messages = prompt.messages
-        if before:
-            # Messages that a rebase did not change stay the same objects, so that nobody looks at them twice.
-            standing = {write_value(message): message for message in before}
-            self.draft.messages = [standing.get(write_value(message), message) for message in self.draft.messages]
+                self._write(paired, before.get(id(paired)))
+        self.prompt_messages, self.ground = prompt.messages, ground
+
+    def _write(self, message: Message, known: WrittenMessage | None) -> None:
+        """Write a message; what a rebase did not change stays the same objects, so that nobody looks at it twice."""
+        draft, ground = self.draft, self.draft.ground()
+        start, omitted, ends = len(draft.messages), len(draft.left_out), max(message.seqs, default=0)
+        if known is not None and known.ground == ground:
+            draft.messages += known.wire_messages
+            draft.left_out += known.left_out
+            if known.original:
+                draft.original_end, draft.original_seq = len(draft.messages), ends
+            self.written[id(message)] = known
+            return
+        self.writer.write(draft, message)
+        self._offer_found(message)
+        written = draft.messages[start:]
+        if known is not None and [*map(write_value, written)] == [*map(write_value, known.wire_messages)]:
+            written = draft.messages[start:] = known.wire_messages
+        appended = not start or draft.messages[start - 1 : start] == [ground[0]]
+        beside = draft.half or draft.called or draft.late_tools or draft.native.items
+        by_itself = appended and not beside and message.role in ("user", "assistant", "tool")
+        original = (draft.original_end, draft.original_seq) == (len(draft.messages), ends)
+        known = WrittenMessage(message, ground if by_itself else None, written, draft.left_out[omitted:], original)
+        self.written[id(message)] = known
 
     def _offer_found(self, message: Message) -> None:
         """Offer the functions that another provider's tool search found, since this model does not know them yet."""
@@ -387,12 +429,6 @@ def join_objects(body: JsonObject, more: JsonObject) -> JsonObject:
         if isinstance(value, dict) and isinstance(body.get(name), dict):
             out[name] = join_objects(body[name], value)
     return out
-
-
-def _ends_request(prompt: Prompt, place: int) -> bool:
-    """Whether an earlier request of the epoch held the messages up to this place and no more."""
-    at = bisect_left(prompt.ends, place)
-    return at < len(prompt.ends) and prompt.ends[at] == place
 
 
 def tools_of(message: Message) -> list[JsonObject]:

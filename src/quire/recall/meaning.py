@@ -228,7 +228,7 @@ def _session(graph: Path) -> Any:
 
 # Among up to so many vectors every one is compared; among more, so many whose signs are the nearest.
 _FEW = 4_000
-_COMPARED = 1_200
+_MOST_COMPARED = 1_200
 MEANING_PARTS = ("vectors", "signs", "owner", "known")
 
 
@@ -282,7 +282,7 @@ class Meaning:
             differ = np.zeros(len(places), np.uint16)
             for at, sign in enumerate(_signs(query[None], signs.shape[1])[0]):
                 differ += np.bitwise_count(signs[:, at] ^ sign)
-            places = places[_nearest(differ, _COMPARED)]
+            places = places[_nearest(differ, _MOST_COMPARED)]
         best = self._best(query, places)
         rows = np.flatnonzero(best > -np.inf)
         return rows, best[rows]

@@ -61,7 +61,7 @@ class Placed(msgspec.Struct, frozen=True):
 
     text: str
     ids: tuple[str, ...] = ()
-    named: tuple[str, ...] = ()
+    named_ids: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     tokens: int = 0
 
@@ -294,7 +294,7 @@ _SHARE = 0.1
 MOST_UNASKED = 5
 _LEAST_TOKENS = 60
 # A call that nobody made names so many characters of what it went by.
-_NAMED = 200
+_NAMED_CHARS = 200
 # A word that names one thing: four letters and more, with a digit, _, /, @ or a dot inside.
 _TELLING = re.compile(r"[\w@/.:#-]{4,}")
 _NAMES_ONE = re.compile(r"[\d_/@]|\w\.\w")
@@ -384,7 +384,7 @@ class ThreadRecall:
         if not placed.text:
             return []
         beside: JsonObject = {"placement": "context", "idempotent": True}
-        call = values.call(f"recall-{user.seq}", "recall", {"query": user.text[:_NAMED]}, meta=beside)
+        call = values.call(f"recall-{user.seq}", "recall", {"query": user.text[:_NAMED_CHARS]}, meta=beside)
         meta = {"recalled_ids": list(placed.ids)}
         return [call, values.result(call.call_id, None, placed.text, meta=meta)]
 

@@ -55,7 +55,7 @@ class Weights(msgspec.Struct, frozen=True):
     asks: float = -1.2
     person: float = 1.0
     # What a tool returned, beside the talk about it.
-    returned: float = 0.5
+    result: float = 0.5
     time: float = 0.7
     name: float = 1.0
 
@@ -183,25 +183,25 @@ class SpeakerPriors:
             self._people = {word: number for word, number in named if shared[word] == 1}
         return self._people
 
-    def speaker(self, query: QueryTerms, rows: Ints, weights: Weights) -> Floats:
+    def speaker(self, query: QueryTerms, rows: Ints) -> Floats:
         """Prefer turns of the one the query is about."""
         is_subject = self.speakers.all[rows] == query.subject
-        return np.where(is_subject, np.float32(weights.speaker if query.subject >= 0 else 0), np.float32(0))
+        return np.where(is_subject, np.float32(WEIGHTS.speaker if query.subject >= 0 else 0), np.float32(0))
 
-    def speech(self, rows: Ints, dialogue: Floats, weights: Weights) -> Floats:
+    def speech(self, rows: Ints, dialogue: Floats) -> Floats:
         """Prefer turns that tell of the speaker to those that ask or cheer; and what tools returned."""
         returned = self._returned.all[rows]
-        prior = weights.asks * self.asks.all[rows] + weights.person * (self._person.all[rows] - np.float32(0.5))
-        return np.asarray(np.where(returned, weights.returned, dialogue * prior), np.float32)
+        prior = WEIGHTS.asks * self.asks.all[rows] + WEIGHTS.person * (self._person.all[rows] - np.float32(0.5))
+        return np.asarray(np.where(returned, WEIGHTS.result, dialogue * prior), np.float32)
 
-    def time(self, query: QueryTerms, rows: Ints, weights: Weights) -> Floats:
+    def time(self, query: QueryTerms, rows: Ints) -> Floats:
         """Prefer turns that speak of time when the query asks for one."""
-        return np.asarray(self._times.all[rows] * np.float32(weights.time if query.when else 0), np.float32)
+        return np.asarray(self._times.all[rows] * np.float32(WEIGHTS.time if query.when else 0), np.float32)
 
-    def name(self, query: QueryTerms, rows: Ints, weights: Weights) -> Floats:
+    def name(self, query: QueryTerms, rows: Ints) -> Floats:
         """Prefer turns that name something when the query asks for what has a name; what tools return always does."""
         names = self._names.all[rows] * ~self._returned.all[rows]
-        return np.asarray(names * np.float32(weights.name if query.name else 0), np.float32)
+        return np.asarray(names * np.float32(WEIGHTS.name if query.name else 0), np.float32)
 
 
 _ROW_PARTS = ("_alive", "_lengths", "_sessions")
@@ -210,8 +210,8 @@ _ROW_PARTS = ("_alive", "_lengths", "_sessions")
 class Collection:
     """Documents by id; `search` ranks them. Deterministic: equals stand in the order they were added."""
 
-    def __init__(self, embedder: Embedder | None = None, weights: Weights = WEIGHTS) -> None:
-        self.embedder, self.weights = embedder, weights
+    def __init__(self, embedder: Embedder | None = None) -> None:
+        self.embedder = embedder
         self.ids: list[str] = []
         self._rows: dict[str, int] = {}
         self._alive, self._lengths, self._sessions = Column(np.bool_), Column(np.float32), Column(np.int64)
@@ -395,15 +395,15 @@ class Collection:
 
     def _parts(self, query: QueryTerms, rows: Ints, words: Floats, likeness: Floats) -> Array:
         """Each reason's share of each row's score, in the order of PARTS."""
-        speakers, weights = self._speakers, self.weights
+        speakers = self._speakers
         return np.stack(
             [
-                weights.words * standard(words[rows]),
-                weights.meaning * likeness,
-                speakers.speaker(query, rows, weights),
-                speakers.speech(rows, self._beside().dialogue[rows], weights),
-                speakers.time(query, rows, weights),
-                speakers.name(query, rows, weights),
+                WEIGHTS.words * standard(words[rows]),
+                WEIGHTS.meaning * likeness,
+                speakers.speaker(query, rows),
+                speakers.speech(rows, self._beside().dialogue[rows]),
+                speakers.time(query, rows),
+                speakers.name(query, rows),
             ]
         )
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from quire.errors import CallError, QuireError
 from quire.formats import UNKNOWN, CallPair, pair_results
-from quire.log import Closing
-from quire.log.store import EntryWords, Index, Store, Stretch
+from quire.log.store import Closing, EntryWords, Index, Store, Stretch
 from quire.recall.document import KINDS, RECALLED, DocumentTerms, Found, Query, SpeechSigns, entry_words, is_blank
 from quire.recall.languages import VERSION
 from quire.recall.meaning import MEANING_PARTS, Embedder, Indexer, pack, unpack
@@ -88,7 +87,7 @@ class _Row(msgspec.Struct, frozen=True):
     branch: int
     seq: int
     kind: str
-    indexed: DocumentTerms
+    terms: DocumentTerms
     call: WaitingCall | None = None
 
 
@@ -215,9 +214,9 @@ class Scope:
                     # Answered, a call is found through its result alone.
                     self.collection.delete([row.call.id])
                     added.pop(row.call.id, None)
-                if row.indexed.id not in self.collection:
-                    added.setdefault(row.indexed.id, row)
-        self.collection.add([row.indexed for row in added.values()])
+                if row.terms.id not in self.collection:
+                    added.setdefault(row.terms.id, row)
+        self.collection.add([row.terms for row in added.values()])
         self.branch.extend([row.branch for row in added.values()])
         self.seq.extend([row.seq for row in added.values()])
         self.kind.extend([_KINDS[row.kind] for row in added.values()])

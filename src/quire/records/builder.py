@@ -279,7 +279,7 @@ def _speaker(part: Part) -> str:
 
 class FittedParts(msgspec.Struct, frozen=True):
     value: Clean
-    shown: tuple[str, ...]
+    shown_ids: tuple[str, ...]
     tokens: int
     left_out: tuple[JsonObject, ...] = ()
 
@@ -475,7 +475,7 @@ class Builder:
             request=ask.request,
             tokens=fitted.tokens,
             trigger=trigger or ask.message,
-            sources=tuple(pick.record for pick in picked if pick.record.id in fitted.shown),
+            sources=tuple(pick.record for pick in picked if pick.record.id in fitted.shown_ids),
             left_out=(*repeats, *fitted.left_out),
             generation=1 + (generation(trigger) if trigger else 0),
         )

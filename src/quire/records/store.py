@@ -87,7 +87,7 @@ class RecordHit(msgspec.Struct, frozen=True):
 # Vectors are derived and made when first needed, in small transactions: what was made before a kill stays.
 
 # How many texts are remembered besides the stored vectors: those of requests and of de-duplication.
-REMEMBERED: Final = 2000
+TEXTS_REMEMBERED: Final = 2000
 BATCH: Final = 32
 # Called with how many vectors are made, and how many will be.
 Progress: TypeAlias = Callable[[int, int], None]
@@ -104,7 +104,7 @@ class RecordMeaning:
     def embed(self, texts: Sequence[str]) -> list[Any]:
         """A vector for each text, computed once."""
         new = [text for text in dict.fromkeys(texts) if text not in self._cache]
-        if len(self._cache) + len(new) > REMEMBERED:
+        if len(self._cache) + len(new) > TEXTS_REMEMBERED:
             self._cache.clear()
             new = list(dict.fromkeys(texts))
         if new:
@@ -167,7 +167,7 @@ class RecordMeaning:
 WORDS: Final = 0.7
 ENOUGH: Final = 0.2
 # The cosine of texts that have nothing to do with each other.
-UNRELATED: Final = 0.25
+UNRELATED_COSINE: Final = 0.25
 
 
 class Corpus(msgspec.Struct, frozen=True):
@@ -221,7 +221,7 @@ def relevance(
     words = by_words(query, texts, corpus)
     if cosines is None:
         return _shares(words)
-    near = _shares([cosine if cosine >= UNRELATED else 0.0 for cosine in cosines])
+    near = _shares([cosine if cosine >= UNRELATED_COSINE else 0.0 for cosine in cosines])
     trust = WORDS * min(max(words, default=0.0) / ENOUGH, 1.0)
     return [trust * word + (1 - trust) * close for word, close in zip(_shares(words), near, strict=True)]
 
@@ -238,7 +238,7 @@ def _shares(values: Sequence[float]) -> list[float]:
 
 
 # The session of messages that name none: they stand beside each other all the same.
-UNNAMED: Final = "session:"
+UNNAMED_SESSION: Final = "session:"
 
 
 def rank(
@@ -279,7 +279,7 @@ def _collection(
 
     def document(record: Record, text: str) -> Document:
         speaker = role(record)
-        place = session(record) or UNNAMED if speaker else ""
+        place = session(record) or UNNAMED_SESSION if speaker else ""
         return Document(record.id, text, speaker=speaker, session=place)
 
     collection = Collection(meaning)
@@ -508,7 +508,7 @@ class Records:
     ) -> Record | None:
         """The next (step 1) or previous (-1) record of the same session; without a session, of those that name none."""
         tags = (*selector.all_tags, session) if session else selector.all_tags
-        filter = RecordFilter(selector.schemas, tags, now, no_tag="" if session else UNNAMED)
+        filter = RecordFilter(selector.schemas, tags, now, no_tag="" if session else UNNAMED_SESSION)
         body = self._table.beside(number(record.id), step, filter)
         return decode(body) if body is not None else None
 

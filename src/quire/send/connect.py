@@ -176,7 +176,7 @@ class Gemini(SdkTransport):
     async def carry_out(self, call: CacheCall) -> JsonObject:
         """A call for an explicit cache; its reply."""
         with self._in_our_words(call.provider):
-            caches, body = self._connected().aio.caches, call.body or {}
+            caches, body = self._connected().aio.caches, call.body
             match call.method:
                 case "POST":
                     reply = await caches.create(**_cache_kwargs(body))
@@ -304,7 +304,7 @@ _SDKS: dict[str, tuple[type[SdkTransport], str]] = {
 _LONGEST_MS = 3_600_000
 # How long a program that ends waits for its caches to be deleted; they expire by themselves.
 _FAREWELL_S = 10.0
-_GONE = (403, 404)
+_GONE_STATUSES = (403, 404)
 
 
 class CacheCalls(Protocol):
@@ -373,7 +373,7 @@ class CachedTransport:
         try:
             reply = await self.inner.send(sent)
         except ProviderError as error:
-            if sent is request or error.status not in _GONE:
+            if sent is request or error.status not in _GONE_STATUSES:
                 raise
             at.keeper.forget()
             reply = await self.inner.send(sent := request)
@@ -393,7 +393,7 @@ class CachedTransport:
                 at.answered = request, at.keeper.served(sent.body)
                 return
             except ProviderError as error:
-                if sent is request or began or error.status not in _GONE:
+                if sent is request or began or error.status not in _GONE_STATUSES:
                     raise
                 at.keeper.forget()
 

@@ -17,7 +17,7 @@ import msgspec
 from quire import providers, values
 from quire.assemble.summary import extract
 from quire.errors import CallError, ProviderError
-from quire.log import off_loop, refuse_loop, to_the_end
+from quire.log import lock_turn, off_loop, refuse_loop, to_the_end
 from quire.log.shapes import short
 from quire.log.store import Store
 from quire.providers.incoming import BlockDelta
@@ -124,7 +124,7 @@ class Cycle:
 
     async def run(self) -> Outcome:
         """The whole cycle; the limit in seconds holds for this run, the others for the turn."""
-        with self.thread.store.turn_lock(self.thread.name):
+        async with lock_turn(self.thread.store.turn_lock(self.thread.name)):
             self._last_seq = (await off_loop(self.thread.store.info, self.thread.name)).seq
             self._turn = await off_loop(standing, self.thread.store, self.thread.name)
             if self._turn.user is None:
@@ -418,7 +418,7 @@ async def resume(
     model = target or await off_loop(last_target, thread.store, thread.name)
     if not model:
         raise CallError(f"thread {thread.name!r} was never sent anywhere", hint="Name a model: provider:model.")
-    with thread.store.turn_lock(thread.name):
+    async with lock_turn(thread.store.turn_lock(thread.name)):
         turn = await off_loop(standing, thread.store, thread.name)
         if turn.next == "done" and turn.stopped:
             await off_loop(thread.append, going_on(turn))

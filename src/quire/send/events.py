@@ -53,7 +53,7 @@ class OpenBlock(msgspec.Struct):
     kind: str
     place: int
     pieces: list[str]
-    shown: int = 0
+    shown_chars: int = 0
 
 
 class Growing:
@@ -71,7 +71,7 @@ class Growing:
         if not piece.text:
             return None
         self.blocks[part].pieces.append(piece.text)
-        self.blocks[part].shown += len(piece.text)
+        self.blocks[part].shown_chars += len(piece.text)
         return Event(event_id(tip, self._sizes()), piece.kind, piece.text, part=part)
 
     def _find(self, piece: BlockDelta) -> int:
@@ -86,11 +86,11 @@ class Growing:
         out = []
         for entry in entries:
             front, self.blocks = self.blocks[:1], self.blocks[1:]
-            out.append(entry_event(entry, front[0].shown if front else 0, self._sizes()))
+            out.append(entry_event(entry, front[0].shown_chars if front else 0, self._sizes()))
         return out
 
     def _sizes(self) -> list[int]:
-        return _without_empty_end([block.shown for block in self.blocks])
+        return _without_empty_end([block.shown_chars for block in self.blocks])
 
     def texts(self) -> list[dict[str, str]]:
         return [{"kind": block.kind, "text": "".join(block.pieces)} for block in self.blocks]

@@ -46,7 +46,7 @@ class _OneLine(logging.Filter):
 
 _ONE_LINE = _OneLine()
 _START_TIMEOUT_S = 30.0
-_MAX_PAGES = 100
+_MAX_PAGES, _MAX_TOOLS = 100, 10_000
 
 
 class McpServer:
@@ -72,7 +72,7 @@ class McpServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._client: mcp.Client | None = None
-        self._stop: asyncio.Event | None = None
+        self._session_task: asyncio.Task[Any] | None = None
         self.tools: tuple[Tool, ...] = ()
 
     def __enter__(self) -> McpServer:
@@ -90,10 +90,12 @@ class McpServer:
         self._thread.start()
         try:
             listed = ready.result(_START_TIMEOUT_S)
-        # What a foreign program does to the connection can raise anything; it is told in one line.
-        except Exception as error:
+        except BaseException as error:
             output = self._last_words()
             self.stop()
+            if not isinstance(error, Exception):
+                raise
+            # What a foreign program does to the connection can raise anything; it is told in one line.
             raise ProviderError(
                 f"the MCP server {self._name()} did not start: {_reason(error)}{output}",
                 hint="Run its command by hand to see what it says.",
@@ -102,13 +104,13 @@ class McpServer:
 
     def stop(self) -> None:
         """End the session and the server; safe to call twice."""
-        loop, stop, thread = self._loop, self._stop, self._thread
-        if loop is not None and stop is not None and not loop.is_closed():
+        loop, task, thread = self._loop, self._session_task, self._thread
+        if loop is not None and task is not None and not loop.is_closed():
             with contextlib.suppress(RuntimeError):  # the loop ended in between
-                loop.call_soon_threadsafe(stop.set)
+                loop.call_soon_threadsafe(task.cancel)
         if thread is not None:
             thread.join(10)
-        self._loop = self._stop = self._thread = self._client = None
+        self._loop = self._session_task = self._thread = self._client = None
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -139,11 +141,11 @@ class McpServer:
     async def _session(self, target: Any, ready: concurrent.futures.Future[list[Any]]) -> None:
         import mcp
 
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._session_task = asyncio.get_running_loop(), asyncio.current_task()
         async with mcp.Client(target, read_timeout_seconds=self._timeout_s) as client:
             self._client = client
             ready.set_result(await _all_tools(client))
-            await self._stop.wait()
+            await asyncio.Event().wait()
 
     def _tool(self, remote: Any) -> Tool:
         """One of the server's tools as ours; only what is said to change nothing may run again."""
@@ -195,6 +197,8 @@ async def _all_tools(client: mcp.Client) -> list[Any]:
     for _ in range(_MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
         tools += page.tools
+        if len(tools) > _MAX_TOOLS:
+            raise ProviderError(f"it lists more than {_MAX_TOOLS:,} tools", hint="No model takes as many.")
         cursor = page.next_cursor
         if not cursor:
             break

@@ -60,15 +60,15 @@ class PlannedCalls(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
-async def plan(turn: Turn, tools: Toolbox, *, most: int = 6, attempts: int = 2) -> list[Entry]:
+async def plan(turn: Turn, tools: Toolbox, most: int) -> list[Entry]:
     """The calls to run before the model answers; after a reply that cannot be used it is told why, once."""
     if not len(tools):
         return []
     items = await off_loop(attached_items, turn.thread.store, turn.thread.name, turn.user)
     texts = [question(turn.user.text, items, tools)]
     draft = PlannedCalls()
-    for _ in range(attempts):
-        request = planner_request(texts, turn.target, tools)
+    for _ in range(2):
+        request = planner_request(texts, turn.target, tools, most)
         reply = await ask_aside(turn, request, "plan")
         text = "".join(entry.text for entry in reply.entries if entry.kind == "respond")
         draft = read_plan(text, tools, most)
@@ -106,20 +106,20 @@ def question(text: str, items: Sequence[JsonObject], tools: Toolbox) -> str:
     return "\n\n".join([*parts, f"# User message\n{text}"])
 
 
-def planner_request(texts: Sequence[str], target: str, tools: Toolbox) -> Request:
+def planner_request(texts: Sequence[str], target: str, tools: Toolbox, most: int) -> Request:
     """The planner's own small request: its instruction and the question, nothing of the conversation."""
     messages = tuple(Message("user" if n % 2 == 0 else "assistant", (Text(text),)) for n, text in enumerate(texts))
     extra: dict[str, Any] = {}
     if endpoint_for(target).holds_to_schema:
-        schema = {"name": "plan", "schema": plan_schema(tools)}
+        schema = {"name": "plan", "schema": plan_schema(tools, most)}
         extra = {"response_format": {"type": "json_schema", "json_schema": schema}}
         # Held to a schema, a small model may still fill a string for ever.
         extra |= {"max_tokens": 400, "temperature": 0}
     return providers.render(Prompt(PLANNER, "", (), messages), target, **extra)
 
 
-def plan_schema(tools: Toolbox, most: int = 6) -> JsonObject:
-    """What a plan looks like: an array of calls of these tools."""
+def plan_schema(tools: Toolbox, most: int) -> JsonObject:
+    """What a plan looks like: an array of calls of these tools, so many at most."""
     calls = [
         {
             "type": "object",
@@ -192,36 +192,36 @@ class ByModel:
 
     def __init__(self) -> None:
         # Its answers, and why there is none.
-        self._known: dict[tuple[str, ...], str | QuireError] = {}
+        self._answers: dict[tuple[str, ...], str | QuireError] = {}
         # Summaries that were needed and not written yet: deeper cuts are tried until one fits, and the last is asked for.
-        self.wanted: list[Leaving] = []
+        self.questions: list[Leaving] = []
         # What each question used: cache_read says how much of it was not paid for again.
-        self.used: list[Usage] = []
+        self.usages: list[Usage] = []
 
     def __call__(self, leaving: Leaving) -> str:
         """The summary of what leaves; where the model failed, that error: the record of the cut says why."""
-        answer = self._known.get(_summary_key(leaving))
+        answer = self._answers.get(_summary_key(leaving))
         if isinstance(answer, QuireError):
             raise answer
         if answer is not None:
             return answer
-        self.wanted.append(leaving)
+        self.questions.append(leaving)
         return extract(leaving)
 
     async def prepare(self, turn: Turn) -> None:
         """If the next request needs a rebase, ask the model for its summary first."""
-        self.wanted.clear()
+        self.questions.clear()
         # Reading an old thread may ask for summaries too, of cuts that were made long ago.
         built = await off_loop(turn.thread.build, turn.target)
-        if built.rebase is not None and self.wanted:
+        if built.rebase is not None and self.questions:
             await self.ask(turn)
             # Another function: what was decided without the answer is decided anew, also where there is none.
             turn.thread.summarise = self.__call__
 
     async def ask(self, turn: Turn) -> None:
         """Have the model write the summary that was wanted last."""
-        leaving = self.wanted[-1]
-        self._known[_summary_key(leaving)] = await self._answer(turn, leaving)
+        leaving = self.questions[-1]
+        self._answers[_summary_key(leaving)] = await self._answer(turn, leaving)
 
     async def _answer(self, turn: Turn, leaving: Leaving) -> str | QuireError:
         try:
@@ -229,7 +229,7 @@ class ByModel:
             reply = await ask_aside(turn, request, "summary")
         except (ProviderError, BudgetError) as error:
             return error
-        self.used.append(reply.usage)
+        self.usages.append(reply.usage)
         if calls := [entry.name for entry in reply.entries if entry.kind == "call"]:
             # What a model says in front of a call announces it, and sums nothing up.
             return ProviderError(f"the model called {calls[0]} instead")
@@ -333,7 +333,7 @@ def planned(
     hidden = _box(tools).hidden()
 
     async def prepare(turn: Turn) -> Sequence[Entry]:
-        return await plan(turn, hidden, most=most)
+        return await plan(turn, hidden, most)
 
     return Runner(name="planned", tools=hidden, prepare=prepare).equip(system, memory, limits, options)
 

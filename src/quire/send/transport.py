@@ -355,7 +355,7 @@ class Http:
         """A call for an explicit Gemini cache; its reply."""
         http = wire_of(call.provider).call
         url, headers = http.url(self.base_url, f"/{call.path}"), http.sent_headers(self.api_key)
-        return await self._reply(call.provider, method=call.method, url=url, json=call.body, headers=headers)
+        return await self._reply(call.provider, method=call.method, url=url, json=call.body or None, headers=headers)
 
     def _connected(self) -> httpx.AsyncClient:
         if self._client is None:

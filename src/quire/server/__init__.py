@@ -89,6 +89,8 @@ _TITLES = {
 
 def problem_of(error: Exception) -> Problem:
     """What is said of an error; of one that nobody foresaw, nothing that could hold a secret."""
+    if isinstance(error, RecursionError):
+        error = HttpRefusal(400, "the JSON is nested too deeply")
     if isinstance(error, HttpRefusal):
         title = _TITLES.get(error.status, "refused")
         has_cause = isinstance(error.__cause__, QuireError)
@@ -259,7 +261,8 @@ def _endpoint(route: Route, service: Service) -> Endpoint:
 async def _run_handler(route: Route, call: RouteCall) -> Any:
     if inspect.iscoroutinefunction(route.handler):
         return await route.handler(call, **call.arguments)
-    return await off_loop(route.handler, call, **call.arguments)
+    async with call.tenant.share:
+        return await off_loop(route.handler, call, **call.arguments)
 
 
 def _path(route: Route, request: Request) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import unquote
@@ -19,7 +20,7 @@ from quire.emulate import PASSING_CONFIG, EndsAtOnce, listen, server_config
 from quire.errors import needs_extra
 from quire.log import off_loop
 from quire.server import HttpRefusal, Route, endpoints, openapi, problem_response, read_types
-from quire.server.service import Service
+from quire.server.service import SHARE, Service
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -105,6 +106,7 @@ async def _refusal(service: Service, request: Request, error: Exception) -> Resp
 @contextlib.asynccontextmanager
 async def _lifespan(service: Service, connections: contextlib.AsyncExitStack, app: Starlette) -> AsyncIterator[None]:
     """The service while it runs; at the end turns are finished, and every store is closed."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(SHARE * 3 // 2))
     async with connections:
         yield
         await service.drain()

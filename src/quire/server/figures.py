@@ -11,6 +11,7 @@ import msgspec
 
 from quire.assemble import Built, Policy, Refused
 from quire.assemble.fit import enclose, layer_tokens
+from quire.assemble.pending import left_out_since
 from quire.assemble.rebase import SUMMARY_HEADING
 from quire.log.entries import SHORTENING
 from quire.log.store import Store, ThreadInfo
@@ -20,7 +21,7 @@ from quire.providers.prefix import same_start
 from quire.providers.usage import cost, known_cost
 from quire.thread_state import is_request
 from quire.tokens import arguments_text, compact, counter, text_tokens, tools_tokens
-from quire.values import COUNTS, Call, Entry, Image, Json, JsonObject, Message, ToolSet, Usage, sha256_hex
+from quire.values import COUNTS, Call, Entry, Image, Json, JsonObject, LeftOut, Message, ToolSet, Usage, sha256_hex
 
 # Longer texts are cut in a list, and asked for when they are opened.
 PREVIEW = 2_000
@@ -69,7 +70,8 @@ class ShownRequest(msgspec.Struct, frozen=True):
 
     built: Built | Refused
     policy: Policy
-    # Of the pieces that caches compare one after the other, how many are the same as before.
+    # Of the pieces that caches compare one after the other, how many there are, and are the same as before.
+    pieces: int
     same: int
     cold: bool
 
@@ -87,7 +89,7 @@ class SharedRequests:
         self._row_of: dict[int, tuple[object, int]] = {}
         self._edits: dict[int, str] = {}
         self._layers: dict[str, str] = {}
-        self._left_out: object = ()
+        self._left_out: Sequence[LeftOut] = ()
 
     def add(self, request: ShownRequest) -> None:
         built = request.built
@@ -105,7 +107,7 @@ class SharedRequests:
         hashes = {layer.id[:2]: layer.sha256 for layer in enclose(built, ()).layers} | {"L4": ""}
         written["layers"] = {id: sha256 for id, sha256 in hashes.items() if self._layers.get(id) != sha256}
         self._layers = hashes
-        if built.left_out != self._left_out:
+        if len(built.left_out) != len(self._left_out) or left_out_since(self._left_out, built.left_out):
             written["left_out"] = left_out_by_reason((row.entry, row.reason) for row in built.left_out)
             self._left_out = built.left_out
         self.requests.append(written)
@@ -250,13 +252,10 @@ def message_segment(message: Message, size: int, edits: dict[int, str]) -> Segme
     text = message_text(message)
     made = "summary" if _is_summary(message, text) else _shortening(message, edits)
     role = _ROLES.get(message.role, message.role)
-    return _segment("L4", role, _title(message), size, text, message.seqs, made)
-
-
-def _title(message: Message) -> str:
     names = [part.name for part in message.parts if isinstance(part, Call)]
     names += [part.name for part in message.parts if message.role == "tool" and hasattr(part, "name")]
-    return ", ".join(dict.fromkeys(filter(None, names)))
+    title = ", ".join(dict.fromkeys(filter(None, names)))
+    return _segment("L4", role, title, size, text, message.seqs, made)
 
 
 def user_segments(built: Built, size: int, message: Message) -> Iterator[SegmentView]:
@@ -459,17 +458,17 @@ def sent_rows(entries: Iterable[Entry]) -> Iterator[SentRow]:
 
 def spending(entries: Iterable[Entry]) -> Spending:
     """What the requests among these entries used and cost."""
-    total, models, usd, unpriced = dict.fromkeys(COUNTS, 0), dict[str, JsonObject](), 0.0, 0
+    nothing = {**dict.fromkeys(COUNTS, 0), "requests": 0, "usd": 0.0, "unpriced": 0}
+    models, total = dict[str, JsonObject](), dict(nothing)
     for sent in sent_rows(entries):
-        row = models.setdefault(sent.model, {**dict.fromkeys(COUNTS, 0), "requests": 0, "usd": 0.0})
-        for name in COUNTS:
-            used = int((sent.usage or {}).get(name) or 0)
-            total[name] += used
-            row[name] += used
-        row["requests"] += 1
-        row["usd"] += sent.usd or 0.0
-        usd, unpriced = usd + (sent.usd or 0.0), unpriced + (sent.usd is None)
-    return Spending(sum(row["requests"] for row in models.values()), dict(total), usd, unpriced, models)
+        for row in (models.setdefault(sent.model, dict(nothing)), total):
+            for name in COUNTS:
+                row[name] += int((sent.usage or {}).get(name) or 0)
+            row["requests"] += 1
+            row["usd"] += sent.usd or 0.0
+            row["unpriced"] += sent.usd is None
+    usage = {name: int(total[name]) for name in COUNTS}
+    return Spending(int(total["requests"]), usage, total["usd"], int(total["unpriced"]), models)
 
 
 def kept_entries(store: Store) -> Iterator[Entry]:

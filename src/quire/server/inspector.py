@@ -293,7 +293,7 @@ def inspect_search(call: RouteCall, text: Words, thread: ThreadName | None = Non
 
 
 # Of a text that was found, so much is shown, beginning shortly before the first of the words.
-_SHOWN, _BEFORE = 320, 60
+_SHOWN_CHARS, _BEFORE = 320, 60
 
 
 def _found_entry(hit: Hit, question: str) -> FoundEntry:
@@ -306,7 +306,7 @@ def _found_entry(hit: Hit, question: str) -> FoundEntry:
     # The ending may be another one: "orders" is found in "ordered".
     places = (text.lower().find(word.lower()[: max(4, len(word) - 3)]) for word in words)
     start = max(0, min((at for at in places if at >= 0), default=0) - _BEFORE)
-    part = ("… " if start else "") + text[start : start + _SHOWN]
+    part = ("… " if start else "") + text[start : start + _SHOWN_CHARS]
     return FoundEntry(hit.thread, hit.seq, hit.entry.kind, hit.score, hit.by, hit.parts, words, part)
 
 

@@ -6,6 +6,7 @@ Nothing is appended, recorded or sent to a model; keys and other secrets are rep
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
@@ -147,11 +148,11 @@ class _Reader:
         path: Annotated[str, Field(description="A file or folder of recorded requests or sessions.", min_length=1)],
     ) -> JsonObject:
         """What recorded requests lost of the provider's cache, by cause and by conversation, and what it cost."""
-        place, hint = Path(path).expanduser(), "Give the path of a request log or a session."
-        if not place.exists():
-            raise NotFound(f"there is no file {path!r}.", hint=hint)
+        place, hint = os.path.expanduser(path), "Give the path of a request log or a session."
+        if not os.path.exists(place):
+            raise NotFound(f"there is no file {path[:200]!r}.", hint=hint)
         try:
-            report: JsonObject = self._redact(audit(read_calls(place)).as_json())
+            report: JsonObject = self._redact(audit(read_calls(Path(place))).as_json())
         except FormatError as error:  # which may quote any file that this process can read
             raise FormatError(f"{path!r} holds no requests that can be read here.", hint=hint) from error
         return report

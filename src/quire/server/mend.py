@@ -543,7 +543,7 @@ class FittedConversation:
         """What was given, with the offer of recall or without, and that fitted: itself where nothing is cut."""
         if self._recalling is None:
             given, fitted = self._fit(self._alone, body)
-            if fitted is body or offering is body or self._alone.built is None:
+            if fitted is body or offering is body:
                 return given, fitted
             free = max(0, min((self._tokens - self._alone.built.head_tokens) // 8, _MOST_RECALLED))
             self._recalling = Fitter(self._tokens - free, self._target)

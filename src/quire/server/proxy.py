@@ -25,7 +25,7 @@ from quire.errors import QuireError, needs_extra
 from quire.providers.models import model_info
 from quire.providers.wires import Wire, wire_of
 from quire.send.transport import page_refusal, without_password
-from quire.server import read_types
+from quire.server import HttpRefusal, read_types
 from quire.server.mend import Budget, FittedRequest, Mended, Mender, difference, is_subscription, with_betas
 from quire.server.watch import CacheWatcher, Watched, WatchedExchange, events_in, plain
 from quire.values import JsonObject, Reply
@@ -109,10 +109,17 @@ class Passing:
             yield
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await self._handle(scope, receive, send)
+        except HttpRefusal as error:
+            await _refusal(str(error), error.status)(scope, receive, send)
+        except ConnectionError:
+            pass  # the application went away before its end
+
+    async def _handle(self, scope: Any, receive: Any, send: Any) -> None:
         path, query = _path(scope)
         if b".." in unquote_to_bytes(path).split(b"/"):
-            await _refusal("the path leads out of the base URL", 400)(scope, receive, send)
-            return
+            raise HttpRefusal(400, "the path leads out of the base URL")
         if scope["type"] == "websocket":
             await SocketPassing(self, scope, receive, send).run()
             return
@@ -125,9 +132,8 @@ class Passing:
                 upload = _Upload(receive, first, keep=True, most=_MOST_BYTES)
                 await _until_disconnect(self._ask(scope, upload, send), receive, upload)
                 return
-            with contextlib.suppress(ConnectionError):  # the application went away before its end
-                content = b"".join([piece async for piece in _Upload(receive, first, most=_MOST_BYTES)])
-                await _until_disconnect(self._ask(scope, content, send), receive)
+            content = b"".join([piece async for piece in _Upload(receive, first, most=_MOST_BYTES)])
+            await _until_disconnect(self._ask(scope, content, send), receive)
             return
         has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
         body = _Upload(receive) if has_body else None
@@ -414,7 +420,7 @@ def _headers_of(headers: Headers, betas: tuple[str, ...]) -> Headers:
 
 
 class _Upload:
-    """A body that is handed on as it comes; with more than `most` bytes it is as if its application went away."""
+    """A body that is handed on as it comes, up to `most` bytes."""
 
     def __init__(self, receive: Any, first: Any = None, keep: bool = False, most: float = math.inf) -> None:
         self._receive, self._first, self._keep, self._left = receive, first, keep, most
@@ -429,7 +435,7 @@ class _Upload:
                 self._left -= len(piece)
                 if self._left < 0:
                     self.pieces.clear()
-                    break
+                    raise HttpRefusal(413, f"the request is larger than {_MOST_BYTES:,} bytes")
                 if self._keep:
                     self.pieces.append(piece)
                 yield piece
@@ -456,7 +462,7 @@ async def _until_disconnect(work: Any, receive: Any, body: _Upload | None = None
         leaving.cancel()
         if not task.done():
             task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+    with contextlib.suppress(asyncio.CancelledError):
         await task
 
 

@@ -147,13 +147,13 @@ class HeldTurn:
                     call.store.append(call.name, [], call.store.info(call.name).seq)
                 # The store's own fence, by which every replica can tell who holds the turn.
                 self.id = str(own_fence(call.store.place, call.name))
-                call.tenant.held[self.id] = self
+                call.tenant.held_turns[self.id] = self
                 self._loop.call_soon_threadsafe(self._tell, None)
                 self._let_go.wait()
         except QuireError as error:
             self._loop.call_soon_threadsafe(self._tell, error)
         finally:
-            call.tenant.held.pop(self.id, None)
+            call.tenant.held_turns.pop(self.id, None)
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self.given_back.set)
 
@@ -194,7 +194,7 @@ async def _hold_events(call: RouteCall, turn: HeldTurn) -> AsyncIterator[bytes]:
 
 async def release_turn(call: RouteCall, body: Hold) -> None:
     """Give a turn back that is held; one that is not held here is given back when its connection ends."""
-    turn = call.tenant.held.get(body.hold)
+    turn = call.tenant.held_turns.get(body.hold)
     if turn is not None:
         turn.give_back()
         await turn.given_back.wait()
@@ -247,10 +247,9 @@ class _RemoteRecords(_Part):
         return iter(self._call("records.select", *filters, **options))
 
 
-class HttpStore(ClosingStore, _Part, log.Forking):
+class HttpStore(ClosingStore, _Part, log.store.Forking):
     """A `Store` behind the routes of a service at `url`; `key` is the API key, where it demands one."""
 
-    __reduce__ = log.refuse_pickling
     _prefix = ""
 
     def __init__(self, url: str, key: str = "", timeout_s: float = 60.0) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from quire.errors import CallError, ConflictError, NotFound, QuireError
-from quire.log import now_ms, off_loop
+from quire.log import lock_turn, now_ms, off_loop
 from quire.log.store import DEFAULT_TENANT, RecordFilter, Store, check_tenant, is_server, tenant_file
 from quire.records.record import decode, draft, number
 from quire.records.store import number_record
@@ -49,6 +49,8 @@ _REMEMBERED_S = 24 * 60 * 60
 _LEAST_FREE = 1024 * 1024
 # How many of a tenant's threads stay in memory whatever their length; and up to how many entries in all, more of them.
 _READY, _READY_ENTRIES = 64, 100_000
+# How many OS threads one tenant's calls may hold at once: as many as asyncio would have; and half as many for others.
+SHARE = min(32, (os.cpu_count() or 1) + 4)
 
 
 class ServiceLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,9 +97,10 @@ class Tenant:
     def __init__(self, name: str, store: Store, redactor: Redactor, ending: asyncio.Event) -> None:
         self.name = name
         self.follower = Follower(store, ending)
+        self.share = asyncio.Semaphore(SHARE)
         self.store = cast(Store, TenantStore(store, redactor, self.follower.wrote))
         # Turns that callers hold; see `quire.server.remote_store`.
-        self.held: dict[str, HeldTurn] = {}
+        self.held_turns: dict[str, HeldTurn] = {}
         self._threads: OrderedDict[str, Thread] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -260,7 +263,7 @@ class Service:
         if not 0 < len(key) <= 200 or not key.isascii() or not key.isprintable() or " " in key:
             raise HttpRefusal(422, "the Idempotency-Key is not 1 to 200 visible ASCII characters")
         mark = sha256_hex(f"{call.tenant.name}\n{key}")
-        with _key_in_use(self._service_store, mark):
+        async with lock_turn(_key_in_use(self._service_store, mark)):
             return await self._once(route, call, answer, mark)
 
     async def _once(
@@ -485,7 +488,13 @@ class Redactor:
         if isinstance(value, list):
             return [self.value(item) for item in value]
         if isinstance(value, dict):
-            return {self.value(key): item if key == "wire" else self.value(item) for key, item in value.items()}
+            shown: JsonObject = {}
+            for key, item in value.items():
+                name = self.text(key)
+                while name != key and (name in value or name in shown):
+                    name += f" {len(shown) + 1}"  # two secrets of a kind are two fields
+                shown[name] = item if key == "wire" else self.value(item)
+            return shown
         return value
 
     def unfinished(self, reply: JsonObject) -> JsonObject:

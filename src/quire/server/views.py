@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from quire.assemble import Built, Policy, Refused, ask, reused_tokens, unsent
 from quire.assemble.fit import layer_tokens
 from quire.assemble.hindsight import optimum, trail
-from quire.audit.what_if import POLICIES, PolicyOutcome, Tell, untold, what_if
+from quire.audit.what_if import POLICIES, PolicyOutcome, RequestSeries, Tell, untold, what_if, with_messages
 from quire.errors import BudgetError, NotFound
 from quire.log.entries import usable
 from quire.observe import moved
@@ -180,7 +181,9 @@ class ThreadView:
     def _reset(self, under: list[Policy]) -> None:
         self._policies, self._folds = under, AssemblyPerPolicy(under)
         self._fed, self._turns = 0, list[int]()
+        # The requests without their messages, which a series holds for those that were built.
         self._requests: list[ShownRequest] = []
+        self._series, self._places = RequestSeries(), list[int]()
         self._columns: list[RequestColumn] = []
         self._before: Built | None = None
         self._rebase: Entry | None = None
@@ -212,9 +215,12 @@ class ThreadView:
     def _add(self, built: Built | Refused, policy: Policy, cold: bool, at: int | None) -> None:
         request = self._shown_request(built, policy, cold)
         self._columns.append(self._column(request, len(self._columns) + 1, at))
-        self._requests.append(request)
+        self._places.append(len(self._series))
         if isinstance(built, Built):
             self._before = built
+            self._series.add(built)
+            request = msgspec.structs.replace(request, built=with_messages(built, (), ()))
+        self._requests.append(request)
 
     def _column(self, request: ShownRequest, n: int, at: int | None) -> RequestColumn:
         built, policy = request.built, request.policy
@@ -224,6 +230,8 @@ class ThreadView:
         reused = 0 if request.cold else reused_tokens(self._before, built)
         used = foreseen_usage(built.tokens, reused, policy)
         note = _note(built.rebase, self._rebase) if built.rebase is not None else None
+        sizes = layer_tokens(built)
+        older = sum(built.sizes[: built.user]) if built.user is not None else sizes["L4"]
         return RequestColumn(
             n=n,
             turn=built.turn,
@@ -231,7 +239,7 @@ class ThreadView:
             epoch=built.epoch,
             at=at,
             model=policy.model,
-            bands=_bands(built),
+            bands=(sizes["tools"], sizes["L1"], sizes["L2"], older, sizes["L3"], sizes["L5"], sizes["L4"] - older),
             tokens=built.tokens,
             limit=built.limit,
             cold=request.cold and n > 1,
@@ -286,7 +294,13 @@ class ThreadView:
 
     def _shown_request(self, built: Built | Refused, policy: Policy, cold: bool) -> ShownRequest:
         same = same_pieces(self._before, built) if self._before is not None and isinstance(built, Built) else 0
-        return ShownRequest(built, policy, same, cold)
+        return ShownRequest(built, policy, piece_count(built) if isinstance(built, Built) else 0, same, cold)
+
+    def _whole_requests(self, start: int = 0) -> Iterator[ShownRequest]:
+        """The requests from a place on, with their messages."""
+        for request, place in zip(self._requests[start:], self._places[start:], strict=True):
+            whole = self._series[place] if isinstance(request.built, Built) else request.built
+            yield msgspec.structs.replace(request, built=whole)
 
     def _request_at(self, n: int) -> tuple[ShownRequest, RequestColumn]:
         """The request of a number, from 1 on."""
@@ -296,7 +310,7 @@ class ThreadView:
                 f"thread {self.name} has no request {n}",
                 hint=f"It has requests 1 to {len(columns)}." if columns else "Nobody has asked the model yet.",
             )
-        request = self._requests[n - 1] if n <= len(self._requests) else self._ahead()
+        request = next(self._whole_requests(n - 1), None) or self._ahead()
         assert request is not None
         return request, columns[n - 1]
 
@@ -312,7 +326,7 @@ class ThreadView:
         built, last = request.built, len(self._requests) + (self._ahead() is not None)
         if isinstance(built, Refused):
             return RequestDetail(column, last, _policy_settings(request.policy), (), (), ())
-        since = self._since(n, piece_count(built))
+        since = self._since(n, request.pieces)
         times = {row.n: row.at for row in self._columns}
         segments = [
             msgspec.structs.replace(
@@ -396,8 +410,7 @@ class ThreadView:
         numbers = {first, second}
         for n in range(first + 1, second):
             request, before = self._requests[n - 1], self._requests[n - 2]
-            stood = piece_count(before.built) if isinstance(before.built, Built) else 0
-            if request.same < stood or request.policy.model != before.policy.model:
+            if request.same < before.pieces or request.policy.model != before.policy.model:
                 numbers |= {n - 1, n}
         row = [self._request_at(n)[0] for n in sorted(numbers)]
         return [(request.built, request.policy.model) for request in row if isinstance(request.built, Built)]
@@ -422,7 +435,7 @@ class ThreadView:
         holds = StringStanding(text)
         recalled_seqs = tuple(recalled(text)) if recalled is not None and text else None
         runs: list[StandingRun] = []
-        for request, column in zip(self._requests, self._columns, strict=True):
+        for request, column in zip(self._whole_requests(), self._columns, strict=True):
             if isinstance(request.built, Refused) or not text:
                 continue
             standing = holds.standing(request)
@@ -444,7 +457,7 @@ class ThreadView:
         """All requests at once: every text once, every request as what it adds to the one before it."""
         out = SharedRequests()
         now = self._ahead()
-        for request in (*self._requests, *([now] if now is not None else ())):
+        for request in chain(self._whole_requests(), [now] if now is not None else ()):
             out.add(request)
         return {"rows": out.rows, "texts": out.texts, "requests": out.requests}
 
@@ -465,12 +478,6 @@ def try_policies(thread: ThreadView, only: str = "", tell: Tell = untold, **chan
         raise NotFound(f"there is no policy {only!r}", hint=f"There are {', '.join(POLICIES)}.")
     chosen = {only: POLICIES[only]} if only else None
     return WhatIf(tuple(what_if(thread.entries, chosen, policy=policy, tell=tell)))
-
-
-def _bands(built: Built) -> tuple[int, ...]:
-    sizes = layer_tokens(built)
-    older = sum(built.sizes[: built.user]) if built.user is not None else sizes["L4"]
-    return (sizes["tools"], sizes["L1"], sizes["L2"], older, sizes["L3"], sizes["L5"], sizes["L4"] - older)
 
 
 def _note(record: JsonObject, newest: Entry | None) -> RebaseNote:

@@ -115,7 +115,7 @@ class Watched(msgspec.Struct, frozen=True):
 
     call: SentCall
     conversation: WatchedConversation
-    lost: Verdict | None
+    loss: Verdict | None
     usd: float | None
     retry: bool = False
     whole: bool = True
@@ -126,7 +126,7 @@ class Watched(msgspec.Struct, frozen=True):
     @property
     def side(self) -> Side | None:
         """Whose doing the loss is."""
-        return self.lost.side if self.lost is not None else None
+        return self.loss.side if self.loss is not None else None
 
     def line(self) -> str:
         """The request in one line, for people who watch; a loss in two more."""
@@ -150,7 +150,7 @@ class Watched(msgspec.Struct, frozen=True):
         reuse = f"{share:.0f}% reused" if self.call.tells_cache else "reuse not told"
         money = " · price not known" if self.usd is None else f" · ${self.usd:.4f}" if self.usd else " · $0"
         head = f"{who} · {used.input_total:,} tokens · {reuse}{money}{marks}"
-        return head if self.lost is None else "\n  ".join([head, *self._loss_lines(self.lost)])
+        return head if self.loss is None else "\n  ".join([head, *self._loss_lines(self.loss)])
 
     def _loss_lines(self, lost: Verdict) -> Iterator[str]:
         place = f" at {lost.path}, {lost.offset:,} characters in" if lost.path else ""
@@ -167,8 +167,8 @@ class Watched(msgspec.Struct, frozen=True):
     def as_json(self) -> JsonObject:
         """The request as the inspector shows it; bodies are in the log."""
         lost = None
-        if self.lost is not None:
-            lost = {**msgspec.to_builtins(self.lost), "what": self.lost.what, "fix": self.lost.fix}
+        if self.loss is not None:
+            lost = {**msgspec.to_builtins(self.loss), "what": self.loss.what, "fix": self.loss.fix}
         return {
             "at": self.call.at_ms,
             "source": self.call.source,
@@ -310,9 +310,9 @@ class CacheWatcher:
         with self._lock:
             self._count += 1
             call = self._rebuilt(reading)
-            if reading.given.get("generate") is False:
+            if reading.original.get("generate") is False:
                 return  # warms the connection; the model is not asked
-            original = reading.given if exchange.mended.rules else {}
+            original = reading.original if exchange.mended.rules else {}
             call = msgspec.structs.replace(call, source=f"request {self._count}", given=original)
             try:
                 self._write(call, exchange, reading)
@@ -388,7 +388,7 @@ class CacheWatcher:
             self.reply_ids[exchange.mended.conversation] = reading.id
         if call.usage is not None and "recalled" not in exchange.mended.rules:
             self.input_totals[digest] = call.usage.input_total
-        self.savings.add(call, reading.given, exchange.mended, exchange.at_ms)
+        self.savings.add(call, reading.original, exchange.mended, exchange.at_ms)
         if reading.diagnosis:
             self._compare(reading.diagnosis, lost)
         usd = known_cost(call.usage, call.target, call.at_ms) if call.usage is not None else None
@@ -438,7 +438,7 @@ class Reading(msgspec.Struct, frozen=True):
     """What an exchange says: the call as it went on, the application's own body, the reply's id and its items."""
 
     call: SentCall
-    given: JsonObject
+    original: JsonObject
     id: str = ""
     items: tuple[JsonObject, ...] = ()
     diagnosis: JsonObject = {}

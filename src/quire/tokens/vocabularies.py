@@ -239,7 +239,7 @@ PRIOR_WEIGHT = 500.0
 # A step whose ratio is further than this from the prior is no growth of the same text, but a cut or a switch.
 PLAUSIBLE = 2.5
 # Reports after which a thread's scale is worth handing on.
-SETTLED = 3
+SETTLED_REPORTS = 3
 
 
 class Calibration(msgspec.Struct, frozen=True):
@@ -319,7 +319,7 @@ class Calibrations(msgspec.Struct, frozen=True):
 
 def uncalibrated(model: str, like: Iterable[Calibration] = ()) -> Calibration:
     """A calibration to begin a thread with: the scale other threads found for the model, else the stated factor."""
-    scales = [other.scale for other in like if other.reports >= SETTLED]
+    scales = [other.scale for other in like if other.reports >= SETTLED_REPORTS]
     chosen = vocabulary(model)
     prior = statistics.median(scales) if scales else chosen.factor * RELATIVE[chosen.vocabulary]
     return Calibration(scale=prior, prior=prior)

@@ -13,13 +13,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from operator import is_not
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import msgspec
 
 from quire.errors import CallError, RuleError, nearest
 from quire.providers.models import data, provider_facts
-from quire.providers.prefix import Walk, write_value
+from quire.providers.prefix import Walk
 from quire.providers.rules.check import (
     Check,
     Conversation,
@@ -50,12 +50,12 @@ __all__ = [
 
 def issue(seen: ServerMemory, body: JsonObject, provider: str, reply: Json) -> None:
     """Record what `reply` (the provider's JSON) gave out in answer to `body`."""
-    wire_of(provider).rules.issued(seen, body, as_object(reply))
+    wire_of(provider).rules.remember_reply(seen, body, as_object(reply))
 
 
 def observe(seen: ServerMemory, body: JsonObject, provider: str) -> None:
     """Record what a request carries, as given out where it stands; for logs of requests without their replies."""
-    wire_of(provider).rules.observed(seen, body)
+    wire_of(provider).rules.remember_body(seen, body)
 
 
 def validate(
@@ -122,7 +122,6 @@ class GrowingCheck:
         self._head_size, self._head_findings = 0, list[Finding]()
         # The sizes of messages with nothing wrong and no mark, by their hash: a rebase only moves most of them.
         self._clean = dict[bytes, int]()
-        self._turns, self._names = list[TurnMessage](), list[bytes]()
         self._begin(())
 
     def checked(self) -> Checked:
@@ -142,12 +141,9 @@ class GrowingCheck:
             return [finding("B.json", "$", problem="nested too deeply")]
 
     def _begin(self, sequels: Iterable[Callable[[], Sequel]]) -> None:
-        # Earlier messages by object identity: one that only moved is not read and hashed again.
-        self._before = {id(turn.value): (turn, name) for turn, name in zip(self._turns, self._names, strict=True)}
         self._messages: Sequence[Json] = ()
         self._lines: Sequence[bytes] = ()
-        self._turns, self._names = [], []
-        self._sizes: list[int] = []
+        self._turns, self._sizes = list[TurnMessage](), list[int]()
         self._clean_before, self._clean = self._clean, {}
         # By place, where there is any: what is wrong with a message, and its cache marks.
         self._wrong: dict[int, list[Finding]] = {}
@@ -167,14 +163,12 @@ class GrowingCheck:
         if ground != self._ground or not self._stands(changed, messages, lines):
             if ground != self._ground:
                 self._clean = self._checked_before[1] if self._checked_before[0] == _ground_hash(ground) else {}
-                self._turns, self._names = [], []
             self._begin(() if self._shape_only else wire.rules.along)
             self._ground, self._around, changed = ground, None, []
         count_before = len(self._turns)
         self._messages, self._lines = messages, lines
         for place in (*changed, *range(count_before, len(messages))):
             self._look(check, wire, place)
-        self._before = {}
         for turn in self._turns[count_before:]:
             if turn.raw or wire.rules.bare_texts:
                 self._settled += (problem for sequel in self._sequels for problem in sequel.take(check, turn))
@@ -194,12 +188,10 @@ class GrowingCheck:
 
     def _look(self, check: Check, wire: Wire, place: int) -> None:
         value = self._messages[place]
-        turn, name = self._before.get(id(value)) or (turn_at(check.info.wire, value, place, self._walk), b"")
-        turn = turn.at(place)
+        turn = turn_at(check.info.wire, value, place, self._walk)
         # A finding may depend on whether a message is the first, and on no other place.
-        name = (name or hashlib.sha256(write_value(value)).digest()) if place else b""
-        wrong: list[Finding] = []
-        marks: list[Mark] = []
+        name = turn.unit.digest if place and turn.unit is not None else b""
+        wrong, marks = list[Finding](), list[Mark]()
         size = self._clean_before.get(name, 0)
         if not size:
             size, wrong = _measure(value, turn.path)
@@ -210,14 +202,13 @@ class GrowingCheck:
             marks += wire.rules.marks(turn)
         if place and not wrong and not marks:
             self._clean[name] = size
-        if place == len(self._turns):
-            self._turns.append(turn)
-            self._sizes.append(size)
-            self._names.append(name)
-        else:
-            self._turns[place], self._sizes[place], self._names[place] = turn, size, name
-        _put(self._wrong, place, wrong)
-        _put(self._marks, place, marks)
+        self._turns[place : place + 1], self._sizes[place : place + 1] = [turn], [size]
+        self._wrong.pop(place, None)
+        self._marks.pop(place, None)
+        if wrong:
+            self._wrong[place] = wrong
+        if marks:
+            self._marks[place] = marks
 
     def _whole(self, check: Check, wire: Wire, around: JsonObject) -> Check:
         """The check with all that is around the messages and in them."""
@@ -240,16 +231,6 @@ class GrowingCheck:
 def _ground_hash(ground: object) -> str:
     """A hash of what findings in messages depend on: the model, and the body without its messages."""
     return hashlib.sha256(repr(ground).encode(errors="backslashreplace")).hexdigest() if ground else ""
-
-
-_Item = TypeVar("_Item")
-
-
-def _put(places: dict[int, list[_Item]], place: int, items: list[_Item]) -> None:
-    if items:
-        places[place] = items
-    elif places:
-        places.pop(place, None)
 
 
 def unchecked(
@@ -391,7 +372,7 @@ def _media(check: Check, turn: TurnMessage) -> Iterator[Finding]:
                 "B.media", path, kind=kind, model=f"{info.provider}:{info.model}", takes=", ".join(takes) or "text"
             )
         else:
-            yield from wire_of(info.wire).rules.placed(check, path, kind, block)
+            yield from wire_of(info.wire).rules.media_place(check, path, kind, block)
 
 
 # A video that is sent as a file is a video all the same.

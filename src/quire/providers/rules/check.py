@@ -110,12 +110,6 @@ class TurnMessage(msgspec.Struct, frozen=True, dict=True):
     def blocks(self) -> tuple[TurnBlock, ...]:
         return tuple(_blocks(self.unit.at(self.index), self.read)) if self.unit is not None else ()
 
-    def at(self, place: int) -> TurnMessage:
-        """The same message at another place."""
-        if place == self.index:
-            return self
-        return TurnMessage(place, self.role, self.value, self.unit, self.read, self.field)
-
     @property
     def raw(self) -> JsonObject:
         """The message, if it is an object."""
@@ -291,12 +285,12 @@ class WireRules(msgspec.Struct, frozen=True, kw_only=True):
     # What kind of media a block is, where its type does not say so; fields that hold media; where media may not stand.
     media: Callable[[JsonObject], str] = lambda block: ""
     media_fields: tuple[str, ...] = ()
-    placed: Callable[[Check, str, str, JsonObject], Iterable[Finding]] = lambda check, path, kind, block: ()
+    media_place: Callable[[Check, str, str, JsonObject], Iterable[Finding]] = lambda check, path, kind, block: ()
     # A message may be a text alone.
     bare_texts: bool = False
     # What a reply gave out in answer to a body; what a body shows to have been given out.
-    issued: Callable[[ServerMemory, JsonObject, JsonObject], None] = lambda memory, body, reply: None
-    observed: Callable[[ServerMemory, JsonObject], None] = lambda memory, body: None
+    remember_reply: Callable[[ServerMemory, JsonObject, JsonObject], None] = lambda memory, body, reply: None
+    remember_body: Callable[[ServerMemory, JsonObject], None] = lambda memory, body: None
     # What cannot be told from one request.
     unchecked: Callable[[Check], Iterable[Unchecked]] = lambda check: ()
 

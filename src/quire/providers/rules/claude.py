@@ -302,8 +302,8 @@ ANTHROPIC_RULES = WireRules(
     along=(turns.Pairs, turns.CallIds, turns.Blanks, turns.LateSystem, turns.Compaction),
     end=each(marks, _ends, size),
     marks=lambda turn: marks_in(turn.blocks),
-    issued=_remember_issued,
-    observed=lambda memory, body: turns.remember(memory, conversation(body, "anthropic")),
+    remember_reply=_remember_issued,
+    remember_body=lambda memory, body: turns.remember(memory, conversation(body, "anthropic")),
     unchecked=_unchecked_rules,
 )
 
@@ -486,10 +486,10 @@ CONVERSE_RULES = WireRules(
     block=converse_block,
     marks=lambda turn: marks_in(turn.blocks),
     media_fields=MEDIA,
-    placed=misplaced_media,
-    issued=lambda memory, body, reply: turns.remember_reply(
+    media_place=misplaced_media,
+    remember_reply=lambda memory, body, reply: turns.remember_reply(
         memory, body, value_at(reply, "output", "message", "content"), "bedrock"
     ),
-    observed=lambda memory, body: turns.remember(memory, conversation(body, "bedrock")),
+    remember_body=lambda memory, body: turns.remember(memory, conversation(body, "bedrock")),
     unchecked=unverified_blocks,
 )

@@ -306,8 +306,8 @@ RULES = WireRules(
     end=least,
     bare_texts=True,
     media=_media_kind,
-    placed=misplaced_media,
-    issued=_remember_issued,
-    observed=_remember_signatures,
+    media_place=misplaced_media,
+    remember_reply=_remember_issued,
+    remember_body=_remember_signatures,
     unchecked=_unchecked_rules,
 )

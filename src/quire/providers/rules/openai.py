@@ -558,6 +558,6 @@ RESPONSES_RULES = WireRules(
     head=_responses_head,
     turn=_responses_turn,
     along=(Reasoning, CallsAndOutputs, Trigger),
-    issued=lambda memory, body, reply: remember_items(memory, reply.get("output")),
+    remember_reply=lambda memory, body, reply: remember_items(memory, reply.get("output")),
     unchecked=_unchecked_rules,
 )

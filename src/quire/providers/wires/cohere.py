@@ -210,13 +210,13 @@ class CohereReader(ReplyReader):
         self.open_blocks = {}
         message: JsonObject = {"content": [], "tool_calls": []}
         for block in blocks:
-            text = block.text(block.shown)
+            text = block.text(block.shown_field)
             if block.kind == "call":
                 message["tool_calls"].append({**block.start, "function": {"name": block.name, "arguments": text}})
-            elif block.shown == "tool_plan":
+            elif block.shown_field == "tool_plan":
                 message["tool_plan"] = text
             else:
-                message["content"].append({"type": block.shown, block.shown: text})
+                message["content"].append({"type": block.shown_field, block.shown_field: text})
         return self._add(_assistant(message))
 
 

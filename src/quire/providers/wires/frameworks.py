@@ -243,7 +243,7 @@ def _calls(parts: Iterable[Part]) -> JsonObject:
 # Parts that a model is not shown: what was on offer when, and how it was asked.
 SILENT_PARTS = ("tool-availability-delta", "model-settings-delta", "instruction-baseline", "instruction-delta")
 # The moment of what is written anew: always the same, where pydantic-ai would put the present one.
-_MADE = "1970-01-01T00:00:00Z"
+_WRITTEN_AT = "1970-01-01T00:00:00Z"
 # Of results, those that did not succeed.
 FAILED = ("failed", "denied", "interrupted", "retried")
 
@@ -319,7 +319,7 @@ def _write_pydantic_ai(draft: Draft, message: Message) -> None:
     """Add a message in the form of `ModelMessagesTypeAdapter`."""
     if message.role == "assistant":
         parts = [written for part in message.parts for written in _answer(part)]
-        draft.messages.append({"kind": "response", "parts": parts, "timestamp": _MADE})
+        draft.messages.append({"kind": "response", "parts": parts, "timestamp": _WRITTEN_AT})
     elif message.role == "tool":
         draft.messages.append(_request(*(_return(part) for part in message.parts if isinstance(part, Result))))
     elif message.role == "note":
@@ -334,7 +334,7 @@ def _request(*parts: JsonObject) -> JsonObject:
 
 
 def _part(kind: str, **fields: Json) -> JsonObject:
-    return {**fields, "timestamp": _MADE, "part_kind": kind}
+    return {**fields, "timestamp": _WRITTEN_AT, "part_kind": kind}
 
 
 def _answer(part: Part) -> Iterator[JsonObject]:

@@ -319,7 +319,7 @@ def _head(body: JsonObject) -> Iterator[Unit]:
         rest.pop("functionDeclarations", None)
         # Each function by itself, and what else a tool holds.
         compared = (*functions, *([rest] if rest else []))
-        yield replace(definition(("tools", index), as_block(tool)), compared=compared)
+        yield replace(definition(("tools", index), as_block(tool)), compared_lines=compared)
     prompt = setting(body, "systemInstruction")[1]
     instruction = prompt.get("parts") if isinstance(prompt, dict) else prompt
     listed = enumerate([{"text": instruction}] if isinstance(instruction, str) else as_list(instruction))

@@ -338,7 +338,7 @@ def _tools(draft: Draft, tools: list[JsonObject]) -> list[JsonObject]:
 
 NATIVE = Native((FORMAT,), "@part", "@tools", "@declaration", ("gemini",), read=tool_entry, define=declaration)
 WRITER = Writer(
-    FORMAT, with_originals(by_role(_user, _model, _responses, _note)), _body, NATIVE, end=_end, placed=_place_extra
+    FORMAT, with_originals(by_role(_user, _model, _responses, _note)), _body, NATIVE, end=_end, place=_place_extra
 )
 
 

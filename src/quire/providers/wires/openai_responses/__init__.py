@@ -230,8 +230,8 @@ class ResponseReader(ReplyReader):
 
     def __init__(self, provider: str, model: str, names: Iterable[str]) -> None:
         super().__init__(provider, model, names)
-        # Items by their place in the output, and how many of them are entries.
-        self.finished: dict[int, JsonObject] = {}
+        # Finished items by their place in the output, and how many of them are entries.
+        self.items: dict[int, JsonObject] = {}
         self.entry_count = 0
         self.after = ""
         # To resume a background response: GET /responses/{id}?stream=true&starting_after=N.
@@ -257,7 +257,7 @@ class ResponseReader(ReplyReader):
             kind = _KINDS.get(str(item.get("type")), "respond")
             self.open_blocks[number_in(event, "output_index")] = StreamedBlock(kind, item, item.get("name"))
         elif kind == "response.output_item.done":
-            self.finished[number_in(event, "output_index")] = required_object(event, "item")
+            self.items[number_in(event, "output_index")] = required_object(event, "item")
             return self._in_order()
         elif kind in _ENDS:
             return self._complete(required_object(event, "response"))
@@ -276,8 +276,8 @@ class ResponseReader(ReplyReader):
     def _in_order(self) -> list[Entry]:
         """The finished items whose turn has come: they stand as `output_index` says, however they arrive."""
         ready: list[Entry] = []
-        while self.entry_count in self.finished:
-            behind = [self.finished[place] for place in takewhile(self.finished.__contains__, count(self.entry_count))]
+        while self.entry_count in self.items:
+            behind = [self.items[place] for place in takewhile(self.items.__contains__, count(self.entry_count))]
             served = 0 in carried_out(behind, self.provider)
             if behind[0].get("type") in _HOSTED and not served and not self.stop:
                 break  # what follows tells whether the provider carried it out itself
@@ -292,12 +292,12 @@ class ResponseReader(ReplyReader):
         self.stop, self.reported = stop_of(response), response
         # What the events did not bring, the whole response does; what neither ends, ends here.
         listed = dict(enumerate(objects(response, "output")))
-        done_ids = {str(item.get("id")) for item in self.finished.values()}
-        self.finished = {at: item for at, item in listed.items() if str(item.get("id")) not in done_ids} | self.finished
-        ended = {*self.finished, *(str(item.get("id")) for item in self.finished.values())}
+        done_ids = {str(item.get("id")) for item in self.items.values()}
+        self.items = {at: item for at, item in listed.items() if str(item.get("id")) not in done_ids} | self.items
+        ended = {*self.items, *(str(item.get("id")) for item in self.items.values())}
         unended = {at: block for at, block in self.open_blocks.items() if not {at, str(block.start.get("id"))} & ended}
-        unshown = [self.finished[index] for index in sorted(self.finished) if index >= self.entry_count]
-        self.finished = {self.entry_count + place: item for place, item in enumerate(unshown)}
+        unshown = [self.items[index] for index in sorted(self.items) if index >= self.entry_count]
+        self.items = {self.entry_count + place: item for place, item in enumerate(unshown)}
         added, self.open_blocks = self._in_order(), unended
         return [*added, *self._end()]
 
