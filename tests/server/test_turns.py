@@ -129,6 +129,7 @@ def test_a_turn_is_stopped_and_gone_on_with(replicas: list[httpx.Client], model:
         for piece in pieces:
             reader.feed(piece)
     assert reader.outcome["stop"] == "stopped"
+    model.next(Slow("You are welcome.", 0.6))  # long enough that a stop which another process asked for is looked for
     assert streamed(replicas[1], f"/api/threads/{name}/resume", {}).outcome["text"] == "You are welcome."
     assert replicas[0].post(f"/api/threads/{name}/stop").json() == {"stopped": False}
 

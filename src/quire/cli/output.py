@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import click
 
@@ -261,8 +263,32 @@ def print_bytes(data: bytes) -> None:
 
 
 def confirm(text: str) -> bool:
-    """Ask a person for a yes."""
-    return click.confirm(printable(text), default=False, err=True)
+    """Ask a person for a yes; the end of the input, or Ctrl-C, is an Abort."""
+    while True:
+        echo(f"{text} [y/N]: ", err=True, nl=False)
+        try:
+            _wait_for_line()
+            line = sys.stdin.readline()
+        except KeyboardInterrupt:
+            raise click.Abort from None
+        if not line:
+            raise click.Abort
+        if (word := line.strip().lower()) in ("", "y", "yes", "n", "no"):
+            return word.startswith("y")
+        echo("Answer y or n.", err=True)
+
+
+def _wait_for_line() -> None:
+    """Wait until a terminal has a line: a signal that comes just before a read is slept through, but not here."""
+    if sys.platform == "win32" or not sys.stdin.isatty():
+        return
+    with ExitStack() as stack:
+        ours, theirs = os.pipe()
+        stack.callback(os.close, ours)
+        stack.callback(os.close, theirs)
+        os.set_blocking(theirs, False)
+        stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(theirs))
+        select.select([sys.stdin, ours], [], [])
 
 
 @contextmanager
@@ -353,21 +379,32 @@ db_json_options = with_options(db_option, json_option)
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A plain table for people; numbers are right-aligned."""
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    table_rows = [list(row) for row in rows]
+    listed = [list(row) for row in rows]
+    texts = [[f"{cell:,}" if isinstance(cell, int) else printable(str(cell)) for cell in row] for row in listed]
+    right = [bool(texts) and all(isinstance(row[at], int | float) for row in listed) for at in range(len(columns))]
     if title and title.startswith("\n"):
         echo()
+    out = console()
     table = Table(
         title=title and in_line(title.strip("\n")), box=None, pad_edge=False, title_justify="left", header_style="bold"
     )
-    for index, column in enumerate(columns):
-        numeric = bool(table_rows) and all(isinstance(row[index], int | float) for row in table_rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
-    for row in table_rows:
-        table.add_row(*[Text(f"{cell:,}" if isinstance(cell, int) else printable(str(cell))) for cell in row])
-    console().print(table)
+    widths = [max(map(cell_len, column)) for column in zip(columns, *texts, strict=True)]
+    # Rich takes long for many rows: it lays them out where one is too wide or has several lines, else the head alone.
+    fits = sum(widths) + 2 * len(widths) - 2 <= out.width and all(cell.isprintable() for row in texts for cell in row)
+    for name, width, at_right in zip(columns, widths, right, strict=True):
+        justify: Literal["left", "right"] = "right" if at_right else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=at_right, min_width=width if fits else None)
+    for cells in () if fits else texts:
+        table.add_row(*map(Text, cells))
+    out.print(table)
+    for cells in texts if fits else ():
+        gaps = [" " * (width - cell_len(cell)) for width, cell in zip(widths, cells, strict=True)]
+        triples = zip(right, gaps, cells, strict=True)
+        echo("  ".join(gap + cell if at_right else cell + gap for at_right, gap, cell in triples))
 
 
 # A turn as it goes on: the model's words to standard output, everything else to standard error.
@@ -531,17 +568,30 @@ def is_file(source: str) -> bool:
 @contextmanager
 def open_thread(source: str, db: Place | None) -> Iterator[Store]:
     """The store that holds a thread of that name."""
+    from quire.log.store import has_thread
+
     try:
         opened = open_db(db, create=False)
     except NotFound as error:
         raise NotFound(f"there is no file called {source!r}, and {error}", hint=error.hint) from error
     with opened as store:
-        if source not in {thread.name for thread in store.threads()}:
+        if not has_thread(store, source):
             raise NotFound(
                 f"there is no file and no thread called {source!r}",
                 hint="`quire log list` shows the threads; --db FILE reads another database.",
             )
         yield store
+
+
+# Entries go out in pages, so that a long thread does not have to fit into memory.
+PAGE = 1000
+
+
+def pages(store: Store, thread: str, after: int, count: int = sys.maxsize) -> Iterator[list[Entry]]:
+    """The entries of a thread, `count` at most, so many at once."""
+    while entries := store.read(thread, after=after, limit=min(PAGE, count)):
+        yield entries
+        after, count = entries[-1].seq, count - len(entries)
 
 
 def entries_so_far(store: Store, thread: str) -> list[Entry]:
@@ -561,7 +611,10 @@ def append_new(store: Store, thread: str, entries: list[Entry]) -> tuple[int, in
         fork = f"`quire log fork {thread} --at {seq} --name NEW` and import into NEW"
         raise CallError(
             f"thread {thread!r} and this conversation go different ways behind entry {seq}",
-            hint=f"To keep both: {fork}; or give it a thread of its own.",
+            hint=f"It was rewound, or is read otherwise than before. To keep both: {fork}; or give it a thread of its own.",
         )
+    if joined.passed_over:
+        count = count_of(joined.passed_over, "entry", "entries")
+        echo(f"{thread}: {count} of what it holds would be read otherwise now, and stays as it was", err=True)
     store.append(thread, joined.lacking)
     return len(joined.lacking), len(before)

@@ -12,7 +12,7 @@ import msgspec
 
 from quire import values
 from quire.errors import CallError, ConflictError
-from quire.log import off_loop
+from quire.log import lock_turn, off_loop
 from quire.log.store import ThreadInfo, has_thread, tip_of
 from quire.providers.models import is_embedded, named_target, split_target
 from quire.providers.wires import wire_of
@@ -179,10 +179,11 @@ class Turns:
         self, began: asyncio.Future[Entry], call: RouteCall, entries: Sequence[Entry], body: NewTurn | Resumed
     ) -> TurnOutcome:
         tenant, name = call.tenant, call.name
-        with tenant.store.turn_lock(name):
+        async with lock_turn(tenant.store.turn_lock(name)):
             model = await off_loop(self._target, tenant, name, body.model)
             transport = await off_loop(self._transport_to, model)
             try:
+                await off_loop(_forget_stop, tenant.store, name)
                 thread = await off_loop(tenant.thread, name, create=bool(entries))
                 if entries:
                     await off_loop(thread.append, *entries)
@@ -277,6 +278,12 @@ class Turns:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
+
+
+def _forget_stop(store: Store, name: str) -> None:
+    """A turn that goes on does so in spite of a stop that was asked for before."""
+    if has_thread(store, name) and store.get_state(name, _STOP):
+        store.set_state(name, _STOP, None)
 
 
 def _outcome(tenant: Tenant, name: str, stop: str, model: str, problem: JsonObject | None) -> TurnOutcome:
