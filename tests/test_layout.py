@@ -120,6 +120,12 @@ def test_what_only_unix_has_is_asked_for_where_it_is_used_and_with_a_way_without
     assert bad == []
 
 
+def test_no_statement_of_sqlite_numbers_its_placeholders() -> None:
+    """From Python 3.14 on those are names, and a list of values is refused."""
+    texts = ((path, node.value) for path, nodes in source_nodes().items() for node in nodes if isinstance(node, ast.Constant))  # fmt: skip
+    assert [str(path) for path, text in texts if isinstance(text, str) and re.search(r"[=,(] ?\?\d", text)] == []
+
+
 def test_the_public_names_are_these() -> None:
     assert sorted(quire.__all__) == [
         "Assembly", "AsyncThread", "Entry", "Fitter", "Item", "Policy", "QuireError", "Reply", "Request", "Thread", "Usage", "Window",

@@ -229,7 +229,7 @@ def rows_of(conn: sqlite3.Connection, thread: str, after: int, count: int) -> li
 # The words and vectors of entries.
 
 # An entry may have been deleted meanwhile: what is made of it does not outlive it.
-_STORED = "WHERE EXISTS (SELECT 1 FROM entries WHERE id = ?1)"
+_STORED = "WHERE EXISTS (SELECT 1 FROM entries WHERE id = ?)"
 _INSERT = f"INSERT OR REPLACE INTO recall_entries SELECT NULL{', ?' * 13} {_STORED}"
 _WORDS = """
 SELECT e.seq, e.id, r.entry, r.kind, r.rules, r.speaker, r.session, r.call_id, r.at, r.asks, r.person, r.times,
@@ -275,7 +275,7 @@ class SqliteIndex(SqliteTables, BranchIndex):
         return entries_of(thread, rows, stretch.low, len(rows))
 
     def add(self, words: Iterable[EntryWords]) -> None:
-        if rows := [*map(msgspec.structs.astuple, words)]:
+        if rows := [(*msgspec.structs.astuple(row), row.entry) for row in words]:
             with self._file.transaction() as conn:
                 conn.executemany(_INSERT, rows)
 
@@ -289,7 +289,7 @@ class SqliteIndex(SqliteTables, BranchIndex):
 
     def add_vectors(self, model: str, dimensions: int, vectors: Mapping[str, bytes]) -> None:
         with self._file.transaction() as conn:
-            conn.executemany(_SAVE, [(key, model, vector) for key, vector in vectors.items()])
+            conn.executemany(_SAVE, [(key, model, vector, key) for key, vector in vectors.items()])
 
     def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:
         if of is None:
