@@ -229,7 +229,7 @@ def test_a_signal_while_news_are_announced_leaves_no_lock_held(pg_url: str) -> N
     try:
         for _ in range(3000):
             with suppress(Interrupted):
-                signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.00002, 0.0003), 0.05)
+                signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.00002, 0.0003), 1)
                 for n in count():
                     database.news.announce(f"t{n % 3}", n)
     finally:
@@ -261,7 +261,7 @@ def test_a_signal_in_an_append_leaves_nobody_else_waiting(pg_url: str) -> None:
                 for n in range(300):
                     try:
                         # Again and again: one that comes in a finalizer is not told.
-                        signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.0001, 0.003), 0.05)
+                        signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.0001, 0.003), 1)
                         while True:
                             store.append("main", users(f"{n} {len(kept)}"))
                             kept.append(f"{n} {len(kept)}")

@@ -16,6 +16,7 @@ import time
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -378,8 +379,6 @@ if TYPE_CHECKING:  # the type checker holds that this is a Store
 # for, a quarter of that time.
 _TOGETHER: Final = 64
 _SLOW_S: Final = 0.004
-# So many of those that shared a commit are woken at once: more would only wait for each other.
-_AT_ONCE: Final = 3
 # An OS thread without work ends.
 _IDLE_S: Final = 10.0
 
@@ -394,7 +393,7 @@ class _WaitingAppend:
         # Held until there is an answer or an error.
         self.ready = threading.Lock()
         self.ready.acquire()
-        # The appends whose callers it wakes when it is woken itself.
+        # The append whose caller it wakes when it is woken itself.
         self.next: _WaitingAppend | None = None
         # Its caller was interrupted: unless its commit is under way already, it is not stored.
         self.is_abandoned = False
@@ -546,17 +545,17 @@ def _one_a_thread(waiting: Iterable[_WaitingAppend]) -> tuple[list[_WaitingAppen
 
 
 def _wake(answered: Iterable[_WaitingAppend]) -> None:
-    """There are answers: the first few are woken, each of these wakes another one."""
+    """There are answers: the first is woken, and each wakes the next, since more at once would only wait for each other."""
     others: list[_WaitingAppend] = []
     for asker in answered:
         if asker.is_interruptible:
             asker.ready.release()
         else:
             others.append(asker)
-    for asker, behind in zip(others, others[_AT_ONCE:], strict=False):
+    for asker, behind in pairwise(others):
         asker.next = behind
-    for asker in others[:_AT_ONCE]:
-        asker.ready.release()
+    if others:
+        others[0].ready.release()
 
 
 def _finish(commit: _Commit) -> list[_Answer]:
