@@ -323,7 +323,7 @@ _ENGINES: dict[str, Callable[..., Engine]] = {
 
 
 class Simulator:
-    """One cache, request after request; `options` are the engine's own (slots, size, capacity_tokens, …).
+    """One cache, request after request; `options` are the engine's own (slots, memory_tokens, size, page).
 
     `frozen`: messages of the bodies are not changed in place, so that one which comes again need not be read again.
     """

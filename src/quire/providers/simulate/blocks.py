@@ -17,7 +17,6 @@ import msgspec
 
 from quire.providers.prefix import (
     MARKS,
-    GrowingRow,
     GrowingValues,
     Section,
     Unit,
@@ -145,15 +144,15 @@ class Reader:
     def __init__(self, wire: str, frozen: bool = False) -> None:
         self._walk = Walk(wire_of(wire).layout, frozen)
         self._read: GrowingValues[Unit, _Read] = GrowingValues()
-        self._blocks: GrowingRow[Block] = GrowingRow()
+        self._blocks: list[Block] = []
 
-    def read(self, body: JsonObject) -> GrowingRow[Block]:
+    def read(self, body: JsonObject) -> list[Block]:
         """The blocks of a body."""
         rows = self._read.along(self._walk.units(body), _Read(), _next)
         same = self._read.same
         standing = rows[same - 1].end if same else 0
         new = chain.from_iterable(row.blocks for row in rows[same:])
-        self._blocks = GrowingRow([*self._blocks[:standing], *new], self._blocks, standing)
+        self._blocks = [*self._blocks[:standing], *new]
         return self._blocks
 
 
