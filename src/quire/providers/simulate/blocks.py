@@ -302,7 +302,7 @@ def encoder(vocabulary: str) -> Tokenize:
 # What an engine is shown of a request, and what it says of it.
 
 # Why less was read from the cache than the request before left there.
-Cause = Literal["", "first", "ttl", "minimum", "marker", "moved", "in-flight", "evicted"]
+Cause = Literal["", "first", "ttl", "minimum", "marker", "moved", "in-flight"]
 PromptIds: TypeAlias = Callable[[JsonObject], Sequence[int]]
 
 
