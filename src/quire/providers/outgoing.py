@@ -414,12 +414,9 @@ def _rows() -> dict[str, Dialect]:
     return msgspec.convert(data("dialects")["dialects"], dict[str, Dialect])
 
 
-_USUAL = Dialect()
-
-
 def dialect_of(info: ModelInfo) -> Dialect:
     """How the provider of this model speaks Chat Completions."""
-    row = _rows().get(info.provider, _USUAL)
+    row = _rows().get(info.provider, Dialect())
     if info.features.template and _MISTRALS.search(info.model.lower()):
         # The template that comes with the model refuses other ids, whoever serves it.
         return msgspec.structs.replace(row, ids=_rows()["mistral"].ids)
