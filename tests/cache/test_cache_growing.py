@@ -8,12 +8,11 @@ from itertools import pairwise
 import msgspec
 import pytest
 from cache_bodies import simulator
-from cache_series import LISTS, WIRES, series
+from cache_series import series
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.providers.cache_marks import MarkRows, Pauses
-from quire.providers.prefix import GrowingValues
+from quire.providers.cache_marks import Pauses
 from quire.providers.simulate import Block, Simulator, blocks
 from quire.providers.simulate.blocks import Reader
 from quire.providers.simulate.engine_caches import Node, RadixTree
@@ -25,15 +24,6 @@ TARGETS = (
     "openai-chat:gpt-5.6", "openai-responses:gpt-5", "openai-responses:gpt-5.6", "gemini:gemini-3.8-flash",
     "deepseek:deepseek-chat", "vllm:m", "sglang:m", "llamacpp:m", "ollama:m", "compatible:m",
 )  # fmt: skip
-
-
-@fewer(6)
-@pytest.mark.parametrize("wire", WIRES)
-@given(st.data())
-def test_reading_on_is_the_same_as_reading_anew(wire: str, data: st.DataObject) -> None:
-    reader = Reader(wire)
-    for body in series(data, wire):
-        assert reader.read(body) == blocks(copy.deepcopy(body), wire)
 
 
 class Forgetful(Reader):
@@ -56,30 +46,6 @@ def test_every_engine_predicts_the_same_going_on_and_beginning_anew(target: str,
     for body in series(data, keeping.info.wire):
         at_ms += data.draw(st.sampled_from([0, 1000, 1000, 400_000]))
         assert keeping.step(at_ms, body) == anew.step(at_ms, body)
-
-
-@fewer(10)
-@pytest.mark.parametrize("wire", WIRES)
-@given(st.data())
-def test_walking_on_is_the_same_as_walking_anew(wire: str, data: st.DataObject) -> None:
-    """Messages are new objects where they changed, and may be elsewhere: those of a rendering are."""
-    rows = MarkRows(wire)
-    for body in series(data, wire):
-        given = copy.deepcopy(body)
-        assert rows.row(given) == MarkRows(wire).row(given)
-        listed = given[LISTS.get(wire, "messages")]
-        grown = {**given, LISTS.get(wire, "messages"): [*listed, *copy.deepcopy(listed)]}
-        assert rows.row(grown) == MarkRows(wire).row(grown)
-
-
-@given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=8), st.integers(0, 9)), max_size=8))
-def test_a_running_value_is_the_same_however_the_row_came_about(rows: list[tuple[list[int], int]]) -> None:
-    running: GrowingValues[tuple[int], tuple[int, ...]] = GrowingValues()
-    things = [(number,) for number in range(4)]
-    for numbers, ground in rows:
-        row = [things[number] for number in numbers]
-        expected = [(ground, *numbers[: place + 1]) for place in range(len(numbers))]
-        assert running.along(row, (ground,), lambda so_far, one: so_far + one, ground) == expected
 
 
 @given(st.lists(st.lists(st.integers(0, 50), max_size=6), max_size=6), st.booleans())
