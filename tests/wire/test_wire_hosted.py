@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from wire_hosted import ASKED, FUNCTION, OWN, TARGETS, request_of
+from wire_replies import fed, response_events
 
 from quire import Entry, Policy, Request, Thread, open_store, providers, validate, values
 from quire.providers.rules import errors
@@ -262,12 +263,9 @@ def test_items_of_a_reply_are_in_the_next_request_as_they_came(items: list[JsonO
         thread = Thread(closed_later(open_store(":memory:")), "t")
         thread.user("Go.")
         thread.record(reply, thread.request(f"openai:{model}"))
-        reader = providers.stream(f"openai:{model}")
-        done = [{"type": "response.output_item.done", "output_index": n, "item": each} for n, each in enumerate(output)]
-        for event in (*done, {"type": "response.completed", "response": reply}):
-            reader.feed(event)
-        assert reader.reply() == providers.parse_reply(f"openai:{model}", reply)
-        calls = [entry for entry in reader.reply().entries if entry.kind == "call"]
+        read = fed(f"openai:{model}", response_events(reply)).reply()
+        assert read == providers.parse_reply(f"openai:{model}", reply)
+        calls = [entry for entry in read.entries if entry.kind == "call"]
         thread.append(*(values.result(entry.call_id, content="ok") for entry in calls), values.user("More."))
         assert thread.request(f"openai:{model}").body["input"][1 : 1 + len(output)] == output
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from wire_prompts import TARGETS, growing
-from wire_replies import REPLIES
+from wire_replies import REPLIES, fed
 
 from quire import render
-from quire.providers import parse_reply, sdk_kwargs, stream
+from quire.providers import parse_reply, sdk_kwargs
 from quire.providers.models import resolve
 from quire.values import Prompt
 from toolbox import fewer
@@ -154,9 +154,7 @@ def _same(target: str, reply: Any, sdk_reply: Any, events: list[Any]) -> None:
     whole = parse_reply(target, reply)
     read = parse_reply(target, sdk_reply)
     assert (read.entries, read.usage, read.stop) == (whole.entries, whole.usage, whole.stop)
-    reader = stream(target)
-    for event in events:
-        reader.feed(event)
+    reader = fed(target, events)
     assert reader.reply().entries == whole.entries
 
 

@@ -1,13 +1,32 @@
 """Random replies of each provider, whole and as the stream of events that brings the same."""
 
 import json
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
 from hypothesis import strategies as st
 
+from quire.providers import stream
+from quire.providers.incoming import ReplyReader
+
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 args = st.dictionaries(st.sampled_from(["path", "n", "é"]), st.integers(-9, 9) | texts, max_size=2)
+
+
+def fed(target: str, events: Iterable[Any]) -> ReplyReader:
+    """A reader that was given these events."""
+    reader = stream(target)
+    for event in events:
+        reader.feed(event)
+    return reader
+
+
+def response_events(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """The events that bring the items of a response, each of them whole."""
+    output = enumerate(response["output"])
+    done = [{"type": "response.output_item.done", "output_index": index, "item": item} for index, item in output]
+    return [*done, {"type": "response.completed", "response": response}]
 
 
 def split(draw: st.DrawFn, text: str) -> list[str]:
