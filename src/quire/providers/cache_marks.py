@@ -217,8 +217,6 @@ class MarkPlacer:
     def __init__(self, info: ModelInfo, walk: Walk | None = None) -> None:
         self._info = info
         self._rows = MarkRows(info.wire, walk)
-        # The blocks up to the first behind which a prefix is long enough to be stored.
-        self._short: list[BodyBlock] = []
         self._spoken: GrowingValues[Message, TurnCount] = GrowingValues()
 
     def places(self, body: JsonObject, prompt: Prompt | None, stable: int = 0) -> MarkPlaces:
@@ -226,17 +224,10 @@ class MarkPlacer:
         row = self._rows.row(body)
         if row.marked:
             return MarkPlaces(row, (), ())
-        enough = self._enough(row.blocks)
+        enough = _first_behind(row.blocks, self._info)
         lasting = [_nearest_markable(row, place) for place in (row.head, self._lasting(row, prompt))]
         moving = [_nearest_markable(row, place) for place in (_stable(row, prompt, stable), len(row.blocks) - 1)]
         return MarkPlaces(row, *(tuple(place for place in row if place >= enough) for row in (lasting, moving)))
-
-    def _enough(self, blocks: list[BodyBlock]) -> int:
-        """The first block behind which a prefix is long enough to be stored."""
-        if not self._short or self._short != blocks[: len(self._short)]:
-            first = _first_behind(blocks, self._info)
-            self._short = blocks[: first + 1] if first < len(blocks) else []
-        return len(self._short) - 1 if self._short else len(blocks)
 
     def _lasting(self, row: MarkRow, prompt: Prompt | None) -> int:
         """The place of a mark whose prefix the next rebase keeps; without an opening, the end of the epoch's first request."""

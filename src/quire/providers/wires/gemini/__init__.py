@@ -22,6 +22,7 @@ from quire.providers.incoming import (
     sub,
     tag_message,
     text_in,
+    with_call_ids,
     with_wire,
 )
 from quire.providers.models import model_info
@@ -139,7 +140,7 @@ def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = (
         raise FormatError(f"{where}: no list of parts", hint='A content is {"role": ..., "parts": [...]}.')
     parts = parts_in({"content": content})
     if role == "model":
-        return [assistant_entry(part, place) for place, part in enumerate(parts)] or [respond("")]
+        return list(with_call_ids(map(assistant_entry, parts))) or [respond("")]
     results = _results(parts, list(waiting))
     return CONTENT.entries(results, [part for part in parts if "functionResponse" not in part])
 
@@ -181,7 +182,7 @@ class GeminiReader(ReplyReader):
         answer = camel_in(reply)
         candidate = candidate_in(answer)
         self._answered_by(answer)
-        entries = [assistant_entry(part, place) for place, part in enumerate(parts_in(candidate))]
+        entries = map(assistant_entry, parts_in(candidate))
         return self._whole_reply(reply, entries, candidate.get("finishReason"), answer.get("responseId"))
 
     def _answered_by(self, answer: JsonObject) -> None:
@@ -255,7 +256,7 @@ class GeminiReader(ReplyReader):
 
     def _whole(self, part: JsonObject) -> list[Entry]:
         self.parts += 1
-        return self._add([assistant_entry(part, self.parts - 1)])
+        return self._add([assistant_entry(part)])
 
     def unfinished(self) -> Iterator[JsonObject]:
         yield from super().unfinished()
