@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_replies import REPLIES, fed, response_events
+from wire_replies import REPLIES, calling, fed, response_events
 
 from quire import Entry, render, user
 from quire.errors import FormatError, ProviderError
@@ -293,15 +293,7 @@ def test_a_respelled_tool_name_is_read_back(target: str) -> None:
     tool = {"name": "get weather", "description": "", "parameters": {}}
     body = render(Prompt("", "", (tool,), (Message("user", (Text("hi"),)),)), target).body
     name = "get_weather_" + str(body).partition("get_weather_")[2][:8]
-    use = {"toolUse": {"toolUseId": "1", "name": name, "input": {}}}
-    reply = {
-        "anthropic": {"content": [{"type": "tool_use", "id": "1", "name": name, "input": {}}]},
-        "openai-chat": chat_reply({"tool_calls": [{"id": "1", "function": {"name": name, "arguments": ""}}]}),
-        "openai-responses": {"output": [{"type": "function_call", "call_id": "1", "name": name, "arguments": ""}]},
-        "gemini": {"candidates": [{"content": {"parts": [{"functionCall": {"name": name}}]}}]},
-        "bedrock": {"output": {"message": {"content": [use]}}},
-    }[resolve(target.partition(":")[0])[1]]
-    assert parse_reply(target, reply, names=["get weather"]).entries[0].name == "get weather"
+    assert parse_reply(target, calling(target, name, {}), names=["get weather"]).entries[0].name == "get weather"
 
 
 def test_recorded_replies_are_exported_in_their_own_format() -> None:

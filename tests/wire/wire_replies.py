@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from quire.providers import stream
+from quire.providers import model_info, stream
 from quire.providers.incoming import ReplyReader
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
@@ -27,6 +27,21 @@ def response_events(response: dict[str, Any]) -> list[dict[str, Any]]:
     output = enumerate(response["output"])
     done = [{"type": "response.output_item.done", "output_index": index, "item": item} for index, item in output]
     return [*done, {"type": "response.completed", "response": response}]
+
+
+def calling(target: str, name: str, args: Any) -> dict[str, Any]:
+    """A reply that makes one call."""
+    arguments = json.dumps(args, ensure_ascii=False)
+    function = {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    use, converse = {"id": "c1", "name": name, "input": args}, {"toolUseId": "c1", "name": name, "input": args}
+    replies: dict[str, dict[str, Any]] = {
+        "anthropic": {"content": [{"type": "tool_use", **use}]},
+        "openai-chat": {"choices": [{"message": {"role": "assistant", "tool_calls": [function]}}]},
+        "openai-responses": {"output": [{"type": "function_call", "call_id": "c1", "name": name, "arguments": arguments}]},
+        "gemini": {"candidates": [{"content": {"role": "model", "parts": [{"functionCall": {"name": name, "args": args}}]}}]},
+        "bedrock": {"output": {"message": {"role": "assistant", "content": [{"toolUse": converse}]}}},
+    }  # fmt: skip
+    return replies[model_info(target).wire]
 
 
 def split(draw: st.DrawFn, text: str) -> list[str]:
