@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, compress
+from itertools import accumulate, chain, compress
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -235,7 +235,6 @@ class TokenTally:
         self.exact = tokenize is not None or self._counter.exact
         self._counts: dict[tuple[bytes, bool], int] = {}
         self._rows: dict[tuple[bytes, bool], array[int]] = {}
-        self._ends: GrowingValues[Block, int] = GrowingValues()
         self._lengths: GrowingValues[Block, int] = GrowingValues()
         self._blocks: Sequence[Block] = ()
         self._prompt = array("i")
@@ -271,7 +270,7 @@ class TokenTally:
 
     def ends(self, blocks: Sequence[Block]) -> list[int]:
         """The tokens up to and including each block."""
-        return self._ends.along(blocks, 0, lambda total, block: total + self.count(block))
+        return list(accumulate(map(self.count, blocks)))
 
     def prompt(self, blocks: Sequence[Block]) -> array[int]:
         """The ids of the thread's next request."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -56,12 +55,6 @@ class Way(NamedTuple):
         """Whether it leaves the last node before that one's end."""
         return bool(self.nodes) and self.last < len(self.nodes[-1].ids)
 
-    def up_to(self, same: int) -> Way:
-        """The part of the path that another prompt shares, whose first `same` ids are equal."""
-        whole = bisect_right(self.ends, same)
-        whole -= whole == len(self.nodes) and self.stops_short
-        return Way(self.ids, self.nodes[:whole], self.ends[:whole])
-
 
 class RadixTree:
     """All prompts of one cache, shared prefixes once."""
@@ -69,7 +62,7 @@ class RadixTree:
     def __init__(self) -> None:
         self.root = Node(array("i"), 0, 0, None)
         self.size = 0
-        # The latest path: most of it is the path of the thread's next prompt.
+        # The latest path: a prompt is looked up, and then stored.
         self._latest = Way(array("i"), [], [])
 
     def match(self, ids: array[int], alive: Callable[[Node], bool] | None = None) -> int:
@@ -104,11 +97,10 @@ class RadixTree:
             way.nodes[-1].unit_ms = at_ms
 
     def _way(self, ids: array[int]) -> Way:
-        """Follow a prompt from where it parts with the latest one."""
+        """Follow a prompt from the root."""
         if ids is self._latest.ids:
             return self._latest
-        _, nodes, ends = self._latest.up_to(common_length(self._latest.ids, ids))
-        length, node = ends[-1] if ends else 0, nodes[-1] if nodes else self.root
+        nodes, ends, length, node = list[Node](), list[int](), 0, self.root
         while length < len(ids) and (child := node.children.get(ids[length])) is not None:
             same = common_length(child.ids, ids[length : length + len(child.ids)])
             length += same
