@@ -426,7 +426,7 @@ class Window:
         counted, next_id = window._numbers.next, fields.get("next_id")
         if next_id is not None and next_id < counted:
             raise FormatError(f"next_id: {next_id} is not behind every item", hint=f"Use at least {counted}.")
-        # Which of the lower numbers were used before is no longer known, so none is fields again.
+        # Which of the lower numbers were used before is no longer known, so none is given again.
         window._numbers = Numbers(next_id or counted, unused=[])
         return window
 
