@@ -19,19 +19,16 @@ from quire.providers.simulate.blocks import Cause, Engine, EngineView, Shares
 from quire.values import JsonObject
 
 
-class Node:
+class Node(msgspec.Struct, eq=False):
     """A run of ids behind its parent's, and what may follow it."""
 
-    __slots__ = ("children", "ids", "parent", "stored_ms", "unit_ms", "used_ms")
-
-    def __init__(self, ids: array[int], stored_ms: int, used_ms: int, parent: Node | None) -> None:
-        self.ids = ids
-        self.stored_ms = stored_ms
-        self.used_ms = used_ms
-        self.parent = parent
-        self.children: dict[int, Node] = {}
-        # Since when a unit ends with it, for caches that read whole units only.
-        self.unit_ms: int | None = None
+    ids: array[int]
+    stored_ms: int
+    used_ms: int
+    parent: Node | None
+    children: dict[int, Node] = {}
+    # Since when a unit ends with it, for caches that read whole units only.
+    unit_ms: int | None = None
 
 
 class Way(NamedTuple):
