@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from quire.providers.models import ModelInfo
+from quire.providers.models import ModelInfo, data
 from quire.providers.prefix import GrowingValues, Path, Unit, Walk, changed_body, size_of
 from quire.providers.wires import wire_of
 from quire.tokens import countable, counter
@@ -299,10 +299,6 @@ def _next(before: TurnCount, message: Message) -> TurnCount:
     return TurnCount(before.runs + (speaks and not before.speaking), speaks)
 
 
-# Content that may carry OpenAI's breakpoint; assistant output may not.
-_OPENAI_MARKABLE = frozenset({"input_text", "input_image", "input_file", "text", "image_url", "input_audio", "file"})
-
-
 def mark(body: JsonObject, prompt: Prompt | None, info: ModelInfo, **how: Any) -> JsonObject:
     """A single body with cache marks; `how` is what `Marker.mark` takes."""
     return Marker(info).mark(body, prompt, **how)
@@ -394,7 +390,7 @@ def _mark_openai(body: JsonObject, places: MarkPlaces, life: CacheLives, info: M
     """Breakpoints on input blocks; where the end cannot carry one, OpenAI's own implicit one stays on."""
     blocks = places.row.blocks
     inputs = [blocks[place] for place in places.all if blocks[place].side != "speaking"]
-    carrying = [block for block in inputs if block.value.get("type") in _OPENAI_MARKABLE]
+    carrying = [block for block in inputs if block.value.get("type") in data("rules")["openai"]["blocks"][info.wire]]
     explicit = bool(carrying) and carrying[-1] is blocks[-1]
     most = info.max_breakpoints if explicit else info.max_breakpoints - 1
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
