@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +57,8 @@ def test_a_rendered_request_is_held_to_the_rules_of_its_model(thread: Thread) ->
         assert_valid(request)
 
 
-def by_httpx(url: str, turns: int) -> None:
-    httpx.post(f"{url}/v1/messages", json=body(turns), headers={"x-api-key": "k", "anthropic-version": "2023-06-01"})
-
-
-def by_httpx2(url: str, turns: int) -> None:
-    httpx2.post(f"{url}/v1/messages", json=body(turns), headers={"x-api-key": "k", "anthropic-version": "2023-06-01"})
-
-
-def by_requests(url: str, turns: int) -> None:
-    requests.post(f"{url}/v1/messages", json=body(turns), headers={"x-api-key": "k", "anthropic-version": "2023-06-01"})
+def by_library(library: Any, url: str, turns: int) -> None:
+    library.post(f"{url}/v1/messages", json=body(turns), headers={"x-api-key": "k", "anthropic-version": "2023-06-01"})
 
 
 def by_sdk(url: str, turns: int) -> None:
@@ -93,7 +86,9 @@ def by_async(url: str, turns: int) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("send", [by_httpx, by_httpx2, by_requests, by_sdk, by_stream, by_async])
+@pytest.mark.parametrize(
+    "send", [*(partial(by_library, library) for library in (httpx, httpx2, requests)), by_sdk, by_stream, by_async]
+)
 def test_what_a_test_sends_is_recorded_with_what_it_used(
     send: Callable[[str, int], None],
     quire_requests: RecordedRequests,  # noqa: F811

@@ -262,12 +262,6 @@ def test_string_content_is_one_text_block() -> None:
     assert cache.step(1000, second).read == 604
 
 
-def test_caches_of_two_models_share_nothing() -> None:
-    body = claude(user(text(1200, "a", "5m")))
-    sonnet = "anthropic:claude-sonnet-5-5"
-    assert simulate([(0, body)], OPUS)[0].read == simulate([(0, body)], sonnet)[0].read == 0
-
-
 def test_money_is_the_price_of_each_share() -> None:
     cache = simulator()
     body = claude(user(text(996, "a", "5m")))

@@ -336,23 +336,6 @@ def test_a_marker_sees_what_was_changed_in_place(target: str, data: st.DataObjec
         assert kept.mark(body, None) == mark(copy.deepcopy(body), None, info)
 
 
-def said(text: str) -> JsonObject:
-    return {"type": "text", "text": text}
-
-
-def test_a_body_grown_and_emptied_in_place_is_marked_as_it_is() -> None:
-    by = marker("anthropic:claude-sonnet-4-5")
-    content = [said(WORDS_LONG)]
-    body: JsonObject = {"messages": [{"role": "user", "content": content}]}
-    assert "cache_control" in by.mark(body, None)["messages"][0]["content"][0]
-    content.append(said("more"))
-    assert ["cache_control" in one for one in by.mark(body, None)["messages"][0]["content"]] == [False, True]
-    content[0]["text"] = "short"
-    assert by.mark(body, None)["messages"] == body["messages"]
-    content.clear()
-    assert by.mark(body, None)["messages"] == [{"role": "user", "content": []}]
-
-
 @pytest.mark.parametrize("target", CLAUDES)
 def test_what_a_rendering_wrote_may_be_emptied_in_place(target: str) -> None:
     """It is not what was asked for any more, but it is marked where it holds something."""

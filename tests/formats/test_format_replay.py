@@ -5,7 +5,7 @@ import re
 import pytest
 from format_texts import REPLAY, texts
 from format_values import entries, replays
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quire import Entry, attach, call, note, respond, result, system, think, user
@@ -185,14 +185,6 @@ def test_a_window_shows_a_tail_and_counts_the_rest(bodies: list[dict], window: i
         assert shown + part.left_out == len(replay.to_entries(whole.history))
 
 
-@settings(max_examples=50)
-@given(entries)
-def test_ids_are_numbered_when_parsing(bodies: list[dict]) -> None:
-    value = replay.read({"entries": bodies, "window": None})
-    ids = [entry["call_id"] for entry in replay.to_entries(value.current) if entry["kind"] == "call"]
-    assert ids == [f"call-{n}" for n in range(1, len(ids) + 1)]
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -218,10 +210,6 @@ def test_arguments_that_are_not_json_are_an_error() -> None:
 
 spoken = texts(REPLAY, size=20)
 delimiters = st.sampled_from("$§")
-
-
-def said(text: str, delimiter: str = "$") -> list[tuple[str, str]]:
-    return [(event.kind, event.text) for event in protocol_stream.read(text, delimiter)]
 
 
 def fed(chunks: list[str], delimiter: str) -> list[ProtocolEvent]:
@@ -263,9 +251,8 @@ def test_rendered_events_are_read_as_they_were(value: replay.Replay) -> None:
     assert [(kind, None if kind == "result" else said) for kind, said in kept] == wanted
 
 
-@pytest.mark.parametrize(
-    ("text", "events"),
-    [
+EVENTS: dict[str, list[tuple[str, list[tuple[str, str]]]]] = {
+    "$": [
         ("", []),
         ("hello", [("respond", "hello")]),
         ("\n\n", [("respond", "\n\n")]),
@@ -288,14 +275,7 @@ def test_rendered_events_are_read_as_they_were(value: replay.Replay) -> None:
         ("a\r$user: b\u2028$user: c", [("respond", "a\r$user: b\u2028$user: c")]),
         ("$thin\u212a: x", [("respond", "$thin\u212a: x")]),
     ],
-)
-def test_events_with_dollar(text: str, events: list[tuple[str, str]]) -> None:
-    assert said(text) == events
-
-
-@pytest.mark.parametrize(
-    ("text", "events"),
-    [
+    "§": [
         ("price is §5", [("respond", "price is §5")]),
         ("a §think: b §RESPOND: c", [("respond", "a"), ("think", "b"), ("respond", "c")]),
         ("§think: §respond: x", [("think", ""), ("respond", "x")]),
@@ -308,9 +288,14 @@ def test_events_with_dollar(text: str, events: list[tuple[str, str]]) -> None:
         ("a\n\\§think: b", [("respond", "a\n§think: b")]),
         ("$think: b", [("respond", "$think: b")]),
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "text", "events"), [(delimiter, *row) for delimiter, rows in EVENTS.items() for row in rows]
 )
-def test_events_with_section_signs(text: str, events: list[tuple[str, str]]) -> None:
-    assert said(text, "§") == events
+def test_a_text_is_read_as_these_events(delimiter: str, text: str, events: list[tuple[str, str]]) -> None:
+    assert [(event.kind, event.text) for event in protocol_stream.read(text, delimiter)] == events
 
 
 def test_text_is_handed_on_as_soon_as_it_is_certain() -> None:

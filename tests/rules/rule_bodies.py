@@ -120,3 +120,14 @@ def tool_use(id: str = "t1") -> Body:
 
 def tool_result(id: str = "t1", content: Any = None, **extra: Any) -> Body:
     return {"toolResult": {"toolUseId": id, "content": [{"text": "ok"}] if content is None else content, **extra}}
+
+
+# A request with something of everything that Converse takes.
+CONVERSE = converse(
+    turn("user", {"text": "q"}, {"image": {"format": "png", "source": {"bytes": b"x"}}}),
+    turn("assistant", {"text": "a"}, tool_use()),
+    turn("user", tool_result(content=[{"text": "ok"}, {"json": {"a": 1}}], status="success")),
+    system=[{"text": "S"}, {"cachePoint": {"type": "default"}}],
+    inferenceConfig={"maxTokens": 10, "temperature": 0.5, "stopSequences": ["x"]},
+    **defined(toolChoice={"auto": {}}),
+)

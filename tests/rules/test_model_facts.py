@@ -71,27 +71,6 @@ def test_a_model_is_found_by_its_other_names(name: str, listed: str) -> None:
     assert (found.window, found.prices, found.min_cache_tokens) == (other.window, other.prices, other.min_cache_tokens)
 
 
-@pytest.mark.parametrize(
-    ("target", "engine", "minimum"),
-    [
-        ("anthropic:claude-opus-5-5", "anthropic", 512),
-        ("openai:gpt-6-sol", "openai-breakpoints", 1024),
-        ("openai:gpt-5.5", "openai-steps", 1024),
-        ("gemini:gemini-3.8-flash", "gemini", 4096),
-        ("gemini:gemini-2.5-flash", "gemini", 2048),
-        ("deepseek:deepseek-v4-pro", "deepseek-units", 0),
-        ("vllm:qwen3", "blocks", 16),
-        ("sglang:qwen3", "radix", 1),
-        ("llama.cpp:smollm2", "slot", 1),
-        ("ollama:smollm2", "slot", 1),
-        ("openrouter:anthropic/claude-opus-5.5", "anthropic", 512),
-    ],
-)
-def test_each_cache_works_its_own_way_from_its_own_minimum(target: str, engine: str, minimum: int) -> None:
-    info = model_info(target)
-    assert (info.engine, info.min_cache_tokens) == (engine, minimum)
-
-
 def test_what_each_claude_accepts_follows_its_generation() -> None:
     def of(model: str) -> tuple[object, ...]:
         has = model_info(f"anthropic:{model}").features
@@ -233,6 +212,43 @@ def test_money_is_the_sum_of_its_parts_and_reading_never_costs_more(info, read, 
         assert (money.amount_usd or 0) <= (uncached.amount_usd or 0) + 1e-9
 
 
+# How the cache matches, its minimum, and what reading and writing a token cost relative to an uncached one.
+CACHES = {
+    "openai:gpt-6-sol": ("openai-breakpoints", 1024, 0.1, 1.25),
+    "openai:gpt-6.1-sol": ("openai-breakpoints", 1024, 0.05, 1.25),
+    "openai:gpt-5.5": ("openai-steps", 1024, 0.1, 1.0),
+    "openai:gpt-5": ("openai-steps", 1024, 0.1, 1.0),
+    "openai:gpt-4.1": ("openai-steps", 1024, 0.25, 1.0),
+    "openai:o3": ("openai-steps", 1024, 0.25, 1.0),
+    "openai:o1": ("openai-steps", 1024, 0.5, 1.0),
+    "openai:o3-mini": ("openai-steps", 1024, 0.5, 1.0),
+    "openai:o4-mini": ("openai-steps", 1024, 0.25, 1.0),
+    "openai:gpt-4o": ("openai-steps", 1024, 0.5, 1.0),
+    "llama.cpp:any": ("slot", 1, 0.0, 1.0),
+    "ollama:smollm2": ("slot", 1, 0.0, 1.0),
+    "vllm:qwen3": ("blocks", 16, 0.0, 1.0),
+    "sglang:qwen3": ("radix", 1, 0.0, 1.0),
+    "gemini:gemini-3.8-flash": ("gemini", 4096, 0.1, 1.0),
+    "gemini:gemini-3.1-pro-preview": ("gemini", 4096, 0.1, 1.0),
+    "gemini:gemini-2.5-pro": ("gemini", 2048, 0.1, 1.0),
+    "deepseek:deepseek-v4-flash": ("deepseek-units", 0, 0.02, 1.0),
+    "deepseek:deepseek-v4-pro": ("deepseek-units", 0, 0.033, 1.0),
+    "xai:grok-4.5": ("openai-steps", 0, 0.15, 1.0),
+    "xai:grok-4.7": ("openai-steps", 0, 0.25, 1.0),
+    "groq:openai/gpt-oss-120b": ("openai-steps", 0, 0.5, 1.0),
+    "mistral:mistral-large-latest": ("openai-steps", 0, 0.1, 1.0),
+    "bedrock:amazon.nova-lite-v1:0": ("anthropic", 1024, 0.25, 1.0),
+    "bedrock:anthropic.claude-opus-5-5": ("anthropic", 512, 0.05, 1.25),
+    "openrouter:anthropic/claude-opus-5.5": ("anthropic", 512, 0.05, 1.25),
+}
+
+
+def test_each_cache_works_its_own_way_from_its_own_minimum_at_its_own_price() -> None:
+    found = {target: model_info(target) for target in CACHES}
+    told = {target: (info.engine, info.min_cache_tokens, round(info.r, 3), info.w) for target, info in found.items()}
+    assert told == CACHES
+
+
 # minimum, then input, shorter write, longer write, read and output, in USD per million tokens
 CLAUDES = {
     "claude-fable-5-1": (512, 10, 12.5, 20, 0.25, 50),
@@ -261,36 +277,6 @@ def test_the_minimums_and_prices_of_claude_are_those_of_its_documentation() -> N
         return (info.min_cache_tokens, tier.input, tier.write_5m, tier.write_1h, tier.read, tier.output)
 
     assert {model: row(model) for model in CLAUDES} == CLAUDES
-
-
-RATIOS = {
-    "openai:gpt-6-sol": (1024, 0.1, 1.25),
-    "openai:gpt-6.1-sol": (1024, 0.05, 1.25),
-    "openai:gpt-5": (1024, 0.1, 1.0),
-    "openai:gpt-4.1": (1024, 0.25, 1.0),
-    "openai:o3": (1024, 0.25, 1.0),
-    "openai:o1": (1024, 0.5, 1.0),
-    "openai:o3-mini": (1024, 0.5, 1.0),
-    "openai:o4-mini": (1024, 0.25, 1.0),
-    "openai:gpt-4o": (1024, 0.5, 1.0),
-    "llamacpp:any": (1, 0.0, 1.0),
-    "gemini:gemini-3.8-flash": (4096, 0.1, 1.0),
-    "gemini:gemini-3.1-pro-preview": (4096, 0.1, 1.0),
-    "gemini:gemini-2.5-pro": (2048, 0.1, 1.0),
-    "deepseek:deepseek-v4-flash": (0, 0.02, 1.0),
-    "deepseek:deepseek-v4-pro": (0, 0.033, 1.0),
-    "xai:grok-4.5": (0, 0.15, 1.0),
-    "xai:grok-4.7": (0, 0.25, 1.0),
-    "groq:openai/gpt-oss-120b": (0, 0.5, 1.0),
-    "mistral:mistral-large-latest": (0, 0.1, 1.0),
-    "bedrock:amazon.nova-lite-v1:0": (1024, 0.25, 1.0),
-    "bedrock:anthropic.claude-opus-5-5": (512, 0.05, 1.25),
-}
-
-
-def test_minimums_and_ratios_of_each_provider_are_those_of_the_summary() -> None:
-    found = {target: model_info(target) for target in RATIOS}
-    assert {target: (info.min_cache_tokens, round(info.r, 3), info.w) for target, info in found.items()} == RATIOS
 
 
 def test_a_simulated_request_is_paid_at_the_prices_of_its_day() -> None:

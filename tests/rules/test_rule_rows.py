@@ -6,7 +6,7 @@ from string import Formatter
 from typing import Any
 
 import pytest
-from rule_bodies import Body, chat, claude, items, model, say, user
+from rule_bodies import CONVERSE, Body, chat, claude, items, model, say, user
 from rule_cases import BY_MEMORY, CASES, DEFAULT_MODEL, Case
 
 from conftest import source_nodes
@@ -135,6 +135,7 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
                 "safetySettings": [{"category": "x", "threshold": "y"}],
                 "systemInstruction": {"role": "system", "parts": [{"text": "S"}]}}),
     ("gemini", {"contents": [{"role": "user", "parts": [{"functionResponse": BACK}]}], "cachedContent": "cachedContents/a"}),
+    ("bedrock", CONVERSE),
     ("bedrock", {"modelId": "amazon.nova-lite-v1:0", "messages": [{"role": "user", "content": [{"text": "q"}]}],
                  "additionalModelRequestFields": {"inferenceConfig": {"topK": 2}}, "requestMetadata": {"a": "b"},
                  "performanceConfig": {"latency": "standard"}, "serviceTier": {"type": "flex"}}),

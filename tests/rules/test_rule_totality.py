@@ -66,7 +66,8 @@ WRONG = [
     ("anthropic", {"messages": [{"role": "user", "content": ["x"]}]}, "$.messages[0].content[0]"),
     ("anthropic", {"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "$.messages[0].content[0].type"),
     ("anthropic", {"messages": [{"role": "user", "content": [{"type": "txt"}]}]}, "$.messages[0].content[0].type"),
-    ("anthropic", {"messages": [{"role": "user", "content": "x"}], "max_tokens": "9"}, "$.max_tokens"),
+    *[("anthropic", {"messages": [{"role": "user", "content": "x"}], "max_tokens": tokens}, "$.max_tokens")
+      for tokens in (-1, 1.5, "9", True)],
     ("anthropic", {"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]}, "$.tools[0].input_schema"),
     ("anthropic", {"messages": [{"role": "user", "content": "x"}], "system": [{"type": "image"}]}, "$.system[0].type"),
     ("openai-chat", {}, "$.messages"),

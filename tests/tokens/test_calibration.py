@@ -109,14 +109,6 @@ def test_each_model_of_a_thread_learns_for_itself() -> None:
     assert both.predict("claude-opus-4-1", 20_000).tokens == 24_000  # not seen here: the stated factor
 
 
-def test_a_new_thread_begins_with_what_others_found() -> None:
-    found = Calibration()
-    for estimate in (1000, 3000, 6000, 9000):
-        found = found.observe(estimate, round(1.4 * estimate))
-    assert uncalibrated("claude-opus-5-5", like=[found]).predict(1000).tokens == 1400
-    assert uncalibrated("claude-opus-5-5", like=[Calibration().observe(10, 10)]).predict(1000).tokens == 1550
-
-
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(-5, 10**6)), max_size=60))
 def test_any_reports_leave_a_small_value_that_survives_json(points: list[tuple[int, int]]) -> None:
     found = Calibration()

@@ -3,10 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wire_replies import fed
 
 from quire import Thread, Usage, render, validate
 from quire.errors import CallError, ProviderError
-from quire.providers import export, import_, parse_reply, stream
+from quire.providers import export, import_, parse_reply
 from quire.providers.convert import project
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
@@ -78,18 +79,14 @@ def test_the_models_own_words_go_back_to_it() -> None:
 @pytest.mark.proves("cohere", "usage")
 @given(st.integers(0, 15))
 def test_a_stream_gives_the_reply_it_brings(cut: int) -> None:
-    reader = stream(TARGET)
-    for event in events(cut):
-        reader.feed(event)
+    reader = fed(TARGET, events(cut))
     assert reader.reply() == parse_reply(TARGET, REPLY)
     assert reader.reply().usage == usage("cohere", REPLY) == Usage(input_total=71, cache_read=64, output=9)
 
 
 @given(st.integers(0, 7), st.integers(0, 15))
 def test_a_stream_that_is_cut_keeps_what_came(count: int, cut: int) -> None:
-    reader = stream(TARGET)
-    for event in events(cut)[:count]:
-        reader.feed(event)
+    reader = fed(TARGET, events(cut)[:count])
     with pytest.raises(ProviderError):
         reader.reply()
     assert reader.partial().stop == ""

@@ -13,7 +13,7 @@ from quire.errors import FormatError
 from quire.log.entries import decode_lines
 from quire.providers import FORMATS, export, import_
 from quire.providers.convert import project
-from quire.values import Prompt, call, result, user
+from quire.values import Prompt, call, result, tools, user
 from toolbox import check, encode_lines, fewer
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -265,9 +265,25 @@ WHOLE = {
 }
 
 
+EMPTY: dict[str, dict[str, Any]] = {
+    "anthropic": {"system": ""},
+    "openai-responses": {"instructions": ""},
+    "gemini": {"systemInstruction": {"parts": []}},
+    "bedrock": {"system": []},
+}
+
+
 @pytest.mark.parametrize("format", WHOLE)
 def test_a_request_keeps_its_system_prompt_and_tools(format: str) -> None:
-    assert export(format, import_(format, WHOLE[format])) == WHOLE[format]
+    for body in (WHOLE[format], {**WHOLE[format], **EMPTY[format]}):
+        assert export(format, import_(format, body)) == body
+
+
+def test_tools_that_came_elsewhere_are_exported_beside_those_of_gemini() -> None:
+    entries = [tools([{"name": "g", "parameters": {}}]), *import_("gemini", WHOLE["gemini"])]
+    assert [
+        [tool["name"] for tool in listed["functionDeclarations"]] for listed in export("gemini", entries)["tools"]
+    ] == [["f"], ["g"]]
 
 
 def test_a_message_cut_in_two_by_a_fork_is_written_anew() -> None:
@@ -318,19 +334,6 @@ def test_a_recorded_conversation_is_exported_verbatim(name: str) -> None:
     for trace in traces(name):
         entries = _through_the_log(import_("openai-chat", trace))
         assert json.dumps(export("openai-chat", entries)) == json.dumps(trace["messages"])
-
-
-@pytest.mark.parametrize(
-    ("format", "body"),
-    [
-        ("anthropic", {"system": "", "messages": [{"role": "user", "content": "Hi"}]}),
-        ("openai-responses", {"instructions": "", "input": [{"role": "user", "content": "Hi"}]}),
-        ("gemini", {"systemInstruction": {"parts": []}, "contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}),
-        ("bedrock", {"system": [], "messages": [{"role": "user", "content": [{"text": "Hi"}]}]}),
-    ],
-)
-def test_an_empty_system_prompt_is_kept(format: str, body: dict[str, Any]) -> None:
-    assert export(format, import_(format, body)) == body
 
 
 def test_langchains_reasoning_goes_back_to_the_model_that_thought_it() -> None:

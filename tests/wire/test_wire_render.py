@@ -1,10 +1,8 @@
 """Every provider's request is legal, keeps its prefix and its lines, and says what it left out: random and recorded ones."""
 
 import contextlib
-import copy
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import pytest
@@ -172,28 +170,6 @@ def test_a_request_extends_the_one_before_it_and_says_how_much_it_held(target: s
         again = request.prefix == before.prefix and request.stable == before.stable
         assert again or request.stable == (0 if rebased else len(before.body[messages]))
         before = request
-
-
-MESSAGES = st.lists(
-    st.fixed_dictionaries(
-        {"role": st.sampled_from(["user", "assistant"]), "content": st.sampled_from(["a", "b", "ü\n", ""])}
-    ),
-    max_size=6,
-)
-# A thread's next request: how much of the one before it stands, whether its messages are the very same ones,
-# what follows, and what stands in front.
-STEPS = st.lists(st.tuples(st.integers(0, 9), st.booleans(), MESSAGES, st.integers(0, 2)), max_size=8)
-
-
-@given(STEPS)
-@fewer(3)
-def test_lines_that_are_kept_are_those_of_a_request_by_itself(steps: list[Any]) -> None:
-    walk, lining, messages = Walk(wire_of("openai-chat").layout, frozen=True), PrefixLines(), list[Any]()
-    for kept, same, new, tools in steps:
-        stand = messages[:kept] if same else copy.deepcopy(messages[:kept])
-        messages = [*stand, *new]
-        body = {"tools": [{"name": f"t{n}"} for n in range(tools)], "messages": messages}
-        assert lining.of(walk.units(body)) == lines_of(body, "openai-chat")
 
 
 def test_a_number_that_became_a_truth_is_another_line() -> None:

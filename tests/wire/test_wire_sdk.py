@@ -4,6 +4,8 @@ import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from itertools import product
+from operator import attrgetter
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -11,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from wire_prompts import TARGETS, growing
-from wire_replies import REPLIES
+from wire_replies import REPLIES, fed
 
 from quire import render
-from quire.providers import parse_reply, sdk_kwargs, stream
+from quire.providers import parse_reply, sdk_kwargs
 from quire.providers.models import resolve
 from quire.values import Prompt
 from toolbox import fewer
@@ -22,32 +24,31 @@ from toolbox import fewer
 pytestmark = pytest.mark.xdist_group("sdk")
 
 
+# For each wire: its SDK's client and method, the types of a message and of a tool, the messages' field, what is asked for.
+KEY = {"key": "thread-1"}
+TYPED: dict[str, tuple[str, str, str, str, dict[str, Any]]] = {
+    "openai-chat": (
+        "openai.OpenAI", "chat.completions.create",
+        "openai.types.chat.ChatCompletionMessageParam openai.types.chat.ChatCompletionToolUnionParam",
+        "messages", {**KEY, "max_tokens": 100}),
+    "openai-responses": (
+        "openai.OpenAI", "responses.create",
+        "openai.types.responses.ResponseInputItemParam openai.types.responses.ToolParam",
+        "input", {**KEY, "max_tokens": 100}),
+    "anthropic": (
+        "anthropic.Anthropic", "messages.create", "anthropic.types.beta.BetaMessageParam anthropic.types.ToolParam",
+        "messages", {**KEY, "effort": "low"}),
+}  # fmt: skip
+
+
 @functools.cache
-def _chat() -> tuple[Any, Any, Any]:
-    openai = pytest.importorskip("openai")
-    from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnionParam
-
-    create = inspect.signature(openai.OpenAI(api_key="x").chat.completions.create)
-    return TypeAdapter(ChatCompletionMessageParam), TypeAdapter(ChatCompletionToolUnionParam), create
-
-
-@functools.cache
-def _responses() -> tuple[Any, Any, Any]:
-    openai = pytest.importorskip("openai")
-    from openai.types.responses import ResponseInputItemParam, ToolParam
-
-    create = inspect.signature(openai.OpenAI(api_key="x").responses.create)
-    return TypeAdapter(ResponseInputItemParam), TypeAdapter(ToolParam), create
-
-
-@functools.cache
-def _anthropic() -> tuple[Any, Any, Any]:
-    anthropic = pytest.importorskip("anthropic")
-    from anthropic.types import ToolParam
-    from anthropic.types.beta import BetaMessageParam
-
-    create = inspect.signature(anthropic.Anthropic(api_key="x").messages.create)
-    return TypeAdapter(BetaMessageParam), TypeAdapter(ToolParam), create
+def sdk_types(wire: str) -> tuple[Any, Any, Any]:
+    """What a wire's SDK takes as a message, as a tool, and as the arguments of its call."""
+    client, method, types, *_ = TYPED[wire]
+    pytest.importorskip(client.partition(".")[0])
+    create = attrgetter(method)(resolve_name(client)(api_key="x"))
+    message, tool = (TypeAdapter(resolve_name(name)) for name in types.split())
+    return message, tool, inspect.signature(create)
 
 
 @functools.cache
@@ -74,15 +75,6 @@ def _of_wire(wire: str) -> list[str]:
     return [target for target in TARGETS if resolve(target.partition(":")[0])[1] == wire]
 
 
-KEY = {"key": "thread-1"}
-# For each wire: the types of its SDK, the field of its messages, and what is asked for.
-TYPED: dict[str, tuple[Any, str, dict[str, Any]]] = {
-    "openai-chat": (_chat, "messages", {**KEY, "max_tokens": 100}),
-    "openai-responses": (_responses, "input", {**KEY, "max_tokens": 100}),
-    "anthropic": (_anthropic, "messages", {**KEY, "effort": "low"}),
-}
-
-
 @pytest.mark.proves(
     "openai azure anthropic deepseek xai groq mistral openrouter vllm sglang llamacpp ollama compatible", "sdk"
 )
@@ -90,8 +82,8 @@ TYPED: dict[str, tuple[Any, str, dict[str, Any]]] = {
 @given(prompts=growing())
 @fewer(10)
 def test_the_typed_sdks_take_their_requests(wire: str, prompts: list[Prompt]) -> None:
-    types, field, asked = TYPED[wire]
-    message, tool, create = types()
+    *_, field, asked = TYPED[wire]
+    message, tool, create = sdk_types(wire)
     for target, prompt in product(_of_wire(wire), prompts[-1:]):
         request = render(prompt, target, **asked)
         create.bind(**sdk_kwargs(request))
@@ -140,12 +132,12 @@ def test_botocore_takes_converse_requests(prompts: list[Prompt]) -> None:
 
 
 def test_the_types_refuse_what_is_wrong() -> None:
-    message, _, create = _chat()
+    message, _, create = sdk_types("openai-chat")
     with pytest.raises(ValidationError):
         _walk(message.validate_python({"role": "user", "content": [{"type": "text", "text": 3}]}))
     with pytest.raises(TypeError):
         create.bind(model="m", messages=[], cache_salt="x")
-    block, _, _ = _anthropic()
+    block, _, _ = sdk_types("anthropic")
     with pytest.raises(ValidationError):
         _walk(block.validate_python({"role": "user", "content": [{"type": "tool_result"}]}))
 
@@ -154,9 +146,7 @@ def _same(target: str, reply: Any, sdk_reply: Any, events: list[Any]) -> None:
     whole = parse_reply(target, reply)
     read = parse_reply(target, sdk_reply)
     assert (read.entries, read.usage, read.stop) == (whole.entries, whole.usage, whole.stop)
-    reader = stream(target)
-    for event in events:
-        reader.feed(event)
+    reader = fed(target, events)
     assert reader.reply().entries == whole.entries
 
 

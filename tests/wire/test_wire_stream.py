@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_replies import REPLIES
+from wire_replies import REPLIES, calling, fed, response_events
 
 from quire import Entry, render, user
 from quire.errors import FormatError, ProviderError
@@ -81,9 +81,7 @@ def test_the_text_shown_while_a_reply_streams_is_the_text_of_its_entries(target:
 def test_a_cut_stream_keeps_what_was_finished_and_shows_the_rest(target: str, data: st.DataObject) -> None:
     reply, events = data.draw(REPLIES[target])
     cut = data.draw(st.integers(0, len(events)))
-    reader = stream(target)
-    for event in events[:cut]:
-        reader.feed(event)
+    reader = fed(target, events[:cut])
     kept = reader.partial()
     assert kept.entries == parse_reply(target, reply).entries[: len(kept.entries)]
     if not kept.stop:
@@ -149,10 +147,7 @@ def test_junk_in_a_stream_is_an_error_or_counted_and_nothing_is_lost(
     target: str, data: st.DataObject, junk: Any
 ) -> None:
     _, events = data.draw(REPLIES[target])
-    reader = stream(target)
-    place = data.draw(st.integers(0, len(events)))
-    for event in events[:place]:
-        reader.feed(event)
+    reader = fed(target, events[: data.draw(st.integers(0, len(events)))])
     before = reader.partial()
     with contextlib.suppress(FormatError, ProviderError):
         reader.feed(junk)
@@ -167,18 +162,18 @@ def test_what_is_no_reply_is_an_error(target: str, junk: Any) -> None:
         assert [check(entry.body) for entry in parse_reply(target, junk).entries]
 
 
+USED = {"prompt_tokens": 1}
+
+
 def chat_reply(message: dict[str, Any], stop: str = "stop") -> dict[str, Any]:
-    return {"id": "c", "model": "m", "choices": [{"message": message, "finish_reason": stop}]}
+    return {"id": "c", "model": "m", "choices": [{"message": message, "finish_reason": stop}], "usage": USED}
 
 
 def chat_stream(target: str, *deltas: dict[str, Any], stop: str = "") -> ReplyReader:
     """A reader that was given these pieces of a Chat reply, and how it ended where it did."""
-    reader = stream(target)
-    for delta in deltas:
-        reader.feed({"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta}]})
-    if stop:
-        reader.feed({"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": stop}]})
-    return reader
+    ended = [{"index": 0, "delta": {}, "finish_reason": stop}] if stop else []
+    choices = [*({"index": 0, "delta": delta} for delta in deltas), *ended]
+    return fed(target, ({"id": "c", "model": "m", "choices": [choice], "usage": USED} for choice in choices))
 
 
 @pytest.mark.parametrize(
@@ -239,19 +234,16 @@ def test_unknown_events_are_passed_over_and_counted(target: str, event: Any) -> 
 def test_a_message_of_claudes_may_begin_with_blocks_and_be_whole_at_once() -> None:
     blocks = [{"type": "text", "text": "Yes."}, {"type": "tool_use", "id": "t", "name": "n", "input": {"a": 1}}]
     message = {"id": "m", "model": "m", "content": blocks, "stop_reason": "tool_use", "usage": {"output_tokens": 1}}
-    reader = stream("anthropic:m")
-    begun = reader.feed({"type": "message_start", "message": message})
+    reader = fed("anthropic:m", [{"type": "message_start", "message": message}])
+    assert reader.partial().entries == parse_reply("anthropic:m", message).entries
     reader.feed({"type": "message_stop"})
     assert reader.reply() == parse_reply("anthropic:m", message)
-    assert tuple(begun) == reader.reply().entries
 
 
 def test_a_name_that_each_chunk_says_is_said_once() -> None:
-    reader = stream("openai-chat:m")
-    for arguments in ('{"a"', ": 1}"):
-        piece = {"index": 0, "id": "c", "function": {"name": "n", "arguments": arguments}}
-        reader.feed({"choices": [{"delta": {"tool_calls": [piece]}}]})
-    (call,) = reader.feed({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
+    functions = [{"name": "n", "arguments": arguments} for arguments in ('{"a"', ": 1}")]
+    deltas = [{"tool_calls": [{"index": 0, "id": "c", "function": function}]} for function in functions]
+    (call,) = chat_stream("openai-chat:m", *deltas, stop="tool_calls").reply().entries
     assert (call.name, call.args) == ("n", {"a": 1})
 
 
@@ -288,11 +280,10 @@ def test_absurd_places_are_refused() -> None:
 
 
 def test_half_a_call_is_shown_but_never_an_entry() -> None:
-    reader = stream("anthropic:m")
     call = {"type": "tool_use", "id": "t", "name": "write", "input": {}}
     half = {"type": "input_json_delta", "partial_json": '{"path": "a'}
-    reader.feed({"type": "content_block_start", "index": 0, "content_block": call})
-    reader.feed({"type": "content_block_delta", "index": 0, "delta": half})
+    begun = {"type": "content_block_start", "index": 0, "content_block": call}
+    reader = fed("anthropic:m", [begun, {"type": "content_block_delta", "index": 0, "delta": half}])
     assert reader.feed({"type": "content_block_stop", "index": 0}) == []
     assert reader.partial().unfinished == ({"kind": "call", "name": "write", "text": '{"path": "a'},)
 
@@ -302,15 +293,7 @@ def test_a_respelled_tool_name_is_read_back(target: str) -> None:
     tool = {"name": "get weather", "description": "", "parameters": {}}
     body = render(Prompt("", "", (tool,), (Message("user", (Text("hi"),)),)), target).body
     name = "get_weather_" + str(body).partition("get_weather_")[2][:8]
-    use = {"toolUse": {"toolUseId": "1", "name": name, "input": {}}}
-    reply = {
-        "anthropic": {"content": [{"type": "tool_use", "id": "1", "name": name, "input": {}}]},
-        "openai-chat": chat_reply({"tool_calls": [{"id": "1", "function": {"name": name, "arguments": ""}}]}),
-        "openai-responses": {"output": [{"type": "function_call", "call_id": "1", "name": name, "arguments": ""}]},
-        "gemini": {"candidates": [{"content": {"parts": [{"functionCall": {"name": name}}]}}]},
-        "bedrock": {"output": {"message": {"content": [use]}}},
-    }[resolve(target.partition(":")[0])[1]]
-    assert parse_reply(target, reply, names=["get weather"]).entries[0].name == "get weather"
+    assert parse_reply(target, calling(target, name, {}), names=["get weather"]).entries[0].name == "get weather"
 
 
 def test_recorded_replies_are_exported_in_their_own_format() -> None:
@@ -393,9 +376,8 @@ def test_arguments_of_gemini_that_come_in_pieces_are_put_together() -> None:
     args = {"brightness": 50, "tone": "warm", "rooms": [None, {"on": True}], "at night": None}
     (half,) = reading.partial().unfinished
     assert (half["name"], json.loads(half["text"])) == ("light", args)
-    reading.feed(chunk())
-    reading.feed(chunk(name="dark", args={}))
-    reading.feed({"candidates": [{"finishReason": "STOP"}]})
+    for event in (chunk(), chunk(name="dark", args={}), {"candidates": [{"finishReason": "STOP"}]}):
+        reading.feed(event)
     assert [(each.name, each.args) for each in reading.reply().entries] == [("light", args), ("dark", {})]
 
 
@@ -403,13 +385,10 @@ def test_a_call_that_the_server_carried_out_is_no_call_of_ours() -> None:
     call = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "xs_1", "name": "x_search", "input": "{}"}
     words = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "So."}]}
     for output, kinds in (([call, words], ["respond", "respond"]), ([call], ["call"])):
-        reading = stream("xai-responses:grok-4")
-        for index, item in enumerate(output):
-            reading.feed({"type": "response.output_item.done", "output_index": index, "item": item})
-        reading.feed({"type": "response.completed", "response": {"status": "completed", "output": output}})
-        assert [entry.kind for entry in reading.reply().entries] == kinds
-        whole = parse_reply("xai-responses:grok-4", {"output": output, "status": "completed"})
-        assert [entry.kind for entry in whole.entries] == kinds
+        response = {"status": "completed", "output": output}
+        reading = fed("xai-responses:grok-4", response_events(response))
+        for reply in (reading.reply(), parse_reply("xai-responses:grok-4", response)):
+            assert [entry.kind for entry in reply.entries] == kinds
 
 
 SIGNED = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}, "extra_content": {"google": 1}}
@@ -427,20 +406,19 @@ def test_whatever_a_streamed_chat_message_holds_is_what_the_whole_one_holds(mess
     target = "openrouter:google/gemini-3-flash"
     deltas = [{name: value} for name, value in message.items() if not isinstance(value, list)]
     deltas += [{name: [each]} for name, value in message.items() if isinstance(value, list) for each in value]
-    reading = stream(target)
-    for delta in deltas:
-        reading.feed({"choices": [{"delta": delta}]})
-    reading.feed({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1}})
-    choices = [{"message": message, "finish_reason": "stop"}]
-    assert reading.reply() == parse_reply(target, {"choices": choices, "usage": {"prompt_tokens": 1}})
-    assert all(str(value).strip("[]") in str(reading.reply()) for value in message.values())
+    reply = chat_stream(target, *deltas, stop="stop").reply()
+    assert reply == parse_reply(target, chat_reply(message))
+    assert all(str(value).strip("[]") in str(reply) for value in message.values())
 
 
 def test_a_picture_of_converse_comes_in_pieces() -> None:
-    reading = stream("bedrock:amazon.nova-lite-v1:0")
-    reading.feed({"contentBlockStart": {"contentBlockIndex": 0, "start": {"image": {"format": "png"}}}})
-    reading.feed({"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"image": {"source": {"bytes": "aGk="}}}}})
-    (entry,) = reading.feed({"contentBlockStop": {"contentBlockIndex": 0}})
+    pieces = [
+        {"contentBlockStart": {"contentBlockIndex": 0, "start": {"image": {"format": "png"}}}},
+        {"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"image": {"source": {"bytes": "aGk="}}}}},
+        {"contentBlockStop": {"contentBlockIndex": 0}},
+    ]
+    reading = fed("bedrock:amazon.nova-lite-v1:0", pieces)
+    (entry,) = reading.partial().entries
     assert entry.wire["block"] == {"image": {"format": "png", "source": {"bytes": "aGk="}}}
     assert reading.partial().unknown == 0
 
@@ -466,9 +444,7 @@ UNENDED: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("target", UNENDED)
 def test_a_text_that_does_not_say_that_it_ends_does_so_with_the_reply(target: str) -> None:
-    reading = stream(target)
-    for event in UNENDED[target]:
-        reading.feed(event)
+    reading = fed(target, UNENDED[target])
     assert [(entry.kind, entry.text) for entry in reading.reply().entries] == [("respond", "So.")]
     assert reading.partial().unfinished == ()
 
@@ -511,8 +487,8 @@ def test_a_call_of_gemini_that_the_replys_length_cut_is_none(
     stop: str, last: list[dict[str, Any]], kinds: list[str]
 ) -> None:
     piece = {"name": "f", "partialArgs": [{"jsonPath": "$.path", "stringValue": "/ho"}], "willContinue": True}
-    reading = stream("gemini:gemini-3.8-flash")
-    reading.feed({"candidates": [{"content": {"parts": [{"functionCall": piece}]}}]})
-    reading.feed({"candidates": [{"content": {"parts": last}, "finishReason": stop}]})
+    called = {"content": {"parts": [{"functionCall": piece}]}}
+    candidates = [called, {"content": {"parts": last}, "finishReason": stop}]
+    reading = fed("gemini:gemini-3.8-flash", ({"candidates": [candidate]} for candidate in candidates))
     assert [entry.kind for entry in reading.reply().entries] == kinds
     assert len(reading.partial().unfinished) == ("call" not in kinds)

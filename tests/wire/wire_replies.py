@@ -1,13 +1,47 @@
 """Random replies of each provider, whole and as the stream of events that brings the same."""
 
 import json
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
 from hypothesis import strategies as st
 
+from quire.providers import model_info, stream
+from quire.providers.incoming import ReplyReader
+
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 args = st.dictionaries(st.sampled_from(["path", "n", "é"]), st.integers(-9, 9) | texts, max_size=2)
+
+
+def fed(target: str, events: Iterable[Any]) -> ReplyReader:
+    """A reader that was given these events."""
+    reader = stream(target)
+    for event in events:
+        reader.feed(event)
+    return reader
+
+
+def response_events(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """The events that bring the items of a response, each of them whole."""
+    output = enumerate(response["output"])
+    done = [{"type": "response.output_item.done", "output_index": index, "item": item} for index, item in output]
+    return [*done, {"type": "response.completed", "response": response}]
+
+
+def calling(target: str, name: str, args: Any) -> dict[str, Any]:
+    """A reply that makes one call."""
+    arguments = json.dumps(args, ensure_ascii=False)
+    function = {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    use, converse = {"id": "c1", "name": name, "input": args}, {"toolUseId": "c1", "name": name, "input": args}
+    replies: dict[str, dict[str, Any]] = {
+        "anthropic": {"content": [{"type": "tool_use", **use}]},
+        "openai-chat": {"choices": [{"message": {"role": "assistant", "tool_calls": [function]}}]},
+        "openai-responses": {"output": [{"type": "function_call", "call_id": "c1", "name": name, "arguments": arguments}]},
+        "gemini": {"candidates": [{"content": {"role": "model", "parts": [{"functionCall": {"name": name, "args": args}}]}}]},
+        "bedrock": {"output": {"message": {"role": "assistant", "content": [{"toolUse": converse}]}}},
+    }  # fmt: skip
+    return replies[model_info(target).wire]
 
 
 def split(draw: st.DrawFn, text: str) -> list[str]:

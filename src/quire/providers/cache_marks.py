@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from quire.providers.models import ModelInfo
+from quire.providers.models import ModelInfo, data
 from quire.providers.prefix import GrowingValues, Path, Unit, Walk, changed_body, size_of
 from quire.providers.wires import wire_of
 from quire.tokens import countable, counter
@@ -217,8 +217,6 @@ class MarkPlacer:
     def __init__(self, info: ModelInfo, walk: Walk | None = None) -> None:
         self._info = info
         self._rows = MarkRows(info.wire, walk)
-        # The blocks up to the first behind which a prefix is long enough to be stored.
-        self._short: list[BodyBlock] = []
         self._spoken: GrowingValues[Message, TurnCount] = GrowingValues()
 
     def places(self, body: JsonObject, prompt: Prompt | None, stable: int = 0) -> MarkPlaces:
@@ -226,17 +224,10 @@ class MarkPlacer:
         row = self._rows.row(body)
         if row.marked:
             return MarkPlaces(row, (), ())
-        enough = self._enough(row.blocks)
+        enough = _first_behind(row.blocks, self._info)
         lasting = [_nearest_markable(row, place) for place in (row.head, self._lasting(row, prompt))]
         moving = [_nearest_markable(row, place) for place in (_stable(row, prompt, stable), len(row.blocks) - 1)]
         return MarkPlaces(row, *(tuple(place for place in row if place >= enough) for row in (lasting, moving)))
-
-    def _enough(self, blocks: list[BodyBlock]) -> int:
-        """The first block behind which a prefix is long enough to be stored."""
-        if not self._short or self._short != blocks[: len(self._short)]:
-            first = _first_behind(blocks, self._info)
-            self._short = blocks[: first + 1] if first < len(blocks) else []
-        return len(self._short) - 1 if self._short else len(blocks)
 
     def _lasting(self, row: MarkRow, prompt: Prompt | None) -> int:
         """The place of a mark whose prefix the next rebase keeps; without an opening, the end of the epoch's first request."""
@@ -306,10 +297,6 @@ def _next(before: TurnCount, message: Message) -> TurnCount:
     if message.role == "assistant" and not speaks:
         return before
     return TurnCount(before.runs + (speaks and not before.speaking), speaks)
-
-
-# Content that may carry OpenAI's breakpoint; assistant output may not.
-_OPENAI_MARKABLE = frozenset({"input_text", "input_image", "input_file", "text", "image_url", "input_audio", "file"})
 
 
 def mark(body: JsonObject, prompt: Prompt | None, info: ModelInfo, **how: Any) -> JsonObject:
@@ -403,7 +390,7 @@ def _mark_openai(body: JsonObject, places: MarkPlaces, life: CacheLives, info: M
     """Breakpoints on input blocks; where the end cannot carry one, OpenAI's own implicit one stays on."""
     blocks = places.row.blocks
     inputs = [blocks[place] for place in places.all if blocks[place].side != "speaking"]
-    carrying = [block for block in inputs if block.value.get("type") in _OPENAI_MARKABLE]
+    carrying = [block for block in inputs if block.value.get("type") in data("rules")["openai"]["blocks"][info.wire]]
     explicit = bool(carrying) and carrying[-1] is blocks[-1]
     most = info.max_breakpoints if explicit else info.max_breakpoints - 1
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}

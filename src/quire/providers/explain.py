@@ -169,7 +169,7 @@ def _cause(
     if place is not None:
         return "moved", f"{place.path} moved in {place.layer}, {place.offset:,} characters in", place.layer
     if not unforeseen and (cause := sent.predicted.cause):
-        return "routing" if cause == "evicted" else cause, sent.predicted.note, ""
+        return cause, sent.predicted.note, ""
     return _guess_cause(sent, reported, info)
 
 

@@ -157,7 +157,7 @@ class CacheKeeper:
         """The calls to make before this request."""
         self._lasting = lasting(body)
         self._tokens = self._counter.count(self._lasting)
-        prefix, hits = self._prefix(self._lasting), self._read / self._offered if self._offered else 0.0
+        prefix, hits = prefix_bytes(self._lasting, "gemini"), self._read / self._offered if self._offered else 0.0
         if not self.info.features.explicit_cache:
             return []
         if self.cache is not None and at_ms >= self.cache.expires_ms:
@@ -190,13 +190,13 @@ class CacheKeeper:
         if call.method == "PATCH" and self.cache is not None:
             self.cache = msgspec.structs.replace(self.cache, expires_ms=expires_ms)
             return
-        prefix = self._prefix(self._lasting)
+        prefix = prefix_bytes(self._lasting, "gemini")
         self.cache = LiveCache(str(reply["name"]), len(prefix), sha256_hex(prefix), self._tokens, expires_ms)
         self._missed, self._lost = 0, None
 
     def behind(self, body: JsonObject) -> JsonObject:
         """The request without what the cache holds of it; the request itself where there is none for it."""
-        if self.cache is None or not self.cache.begins(self._prefix(body)):
+        if self.cache is None or not self.cache.begins(prefix_bytes(body, "gemini")):
             return body
         cached_count = _contents_within(body, self.cache.length)
         rest = {key: value for key, value in body.items() if key not in _HEAD}
@@ -225,9 +225,6 @@ class CacheKeeper:
         if self.cache is not None:
             self._lost = Served(self.cache.tokens, ended, note)
         self.cache = None
-
-    def _prefix(self, body: JsonObject) -> bytes:
-        return prefix_bytes(body, "gemini")
 
 
 def lasting(body: JsonObject) -> JsonObject:

@@ -52,19 +52,6 @@ class ExportedThread(msgspec.Struct, frozen=True):
     tools: tuple[Entry, ...]
     messages: list[JsonObject]
 
-    def listed_tools(self, format: str, define: Callable[[JsonObject], JsonObject]) -> list[JsonObject]:
-        """The tools in front, in this format's words; those that came in it, as they came."""
-        out: list[JsonObject] = []
-        for entry in self.tools:
-            came = entry.wire.get("tools") if entry.wire.get("format") == format else None
-            out += came if isinstance(came, list) else map(define, functions_of(entry.tools))
-        return out
-
-    def system_as(self, format: str, anew: Json) -> Json:
-        """The system prompt as it came in this format, else as it is written anew."""
-        wire = self.system.wire if self.system else {}
-        return wire["system"] if wire.get("format") == format and "system" in wire else anew
-
 
 def export_thread(
     entries: Iterable[Entry], writer: Writer, original: Original, info: ModelInfo, format: str = ""
@@ -119,14 +106,19 @@ def exported_request(
 ) -> Json:
     """A thread's messages; with a system prompt or tools, the object a request holds them in.
 
-    The system prompt stands in the field `system`; without such a field it is the first message.
+    What came in this format stands as it came. The system prompt stands in the field `system`; without such a field it
+    is the first message.
     """
     format = format or writer.format
     out = export_thread(entries, writer, original, model_info(f"{writer.format}:"), format)
-    defined = out.listed_tools(format, writer.native.define)
+    defined: list[JsonObject] = []
+    for entry in out.tools:
+        came = entry.wire.get("tools") if entry.wire.get("format") == format else None
+        defined += came if isinstance(came, list) else map(writer.native.define, functions_of(entry.tools))
     head, listed = tools(defined) if defined else {}, out.messages
     if out.system and system:
-        head[system] = out.system_as(format, say(out.system.text))
+        wire = out.system.wire if out.system.wire.get("format") == format else {}
+        head[system] = wire.get("system", say(out.system.text))
     elif out.system:
         listed = [{"role": "system", "content": out.system.text}, *listed]
     return {**head, messages: listed} if head else listed
@@ -414,12 +406,9 @@ def _rows() -> dict[str, Dialect]:
     return msgspec.convert(data("dialects")["dialects"], dict[str, Dialect])
 
 
-_USUAL = Dialect()
-
-
 def dialect_of(info: ModelInfo) -> Dialect:
     """How the provider of this model speaks Chat Completions."""
-    row = _rows().get(info.provider, _USUAL)
+    row = _rows().get(info.provider, Dialect())
     if info.features.template and _MISTRALS.search(info.model.lower()):
         # The template that comes with the model refuses other ids, whoever serves it.
         return msgspec.structs.replace(row, ids=_rows()["mistral"].ids)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, compress, count, islice
@@ -15,32 +14,14 @@ import msgspec
 from quire.providers.wires import wire_of
 from quire.values import Json, JsonObject, Lines, as_list, canonical, sha256_hex
 
-# Rows that grow: each knows how many items it shares with the row before it, and values are computed for the rest only.
+# Rows that grow: values are computed only for the items behind those that the row before held.
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
-class GrowingRow(list[Item]):
-    """A row that says how many of its first items are the very same objects as in the row before it."""
-
-    __slots__ = ("__weakref__", "_before", "_same")
-
-    def __init__(self, items: Iterable[Item] = (), before: GrowingRow[Item] | None = None, same: int = 0) -> None:
-        super().__init__(items)
-        # A weak one, or every row would keep all rows before it.
-        self._before = weakref.ref(before) if before is not None else None
-        self._same = same
-
-    def same_as(self, old: Sequence[object]) -> int | None:
-        """How many leading items are those of `old`, where that is the row before; None where it is another."""
-        return self._same if self._before is not None and self._before() is old else None
-
-
 def leading(old: Sequence[object], new: Sequence[object]) -> int:
     """How many leading items are the very same objects: [a, b, c], [a, b, d] -> 2."""
-    if isinstance(new, GrowingRow) and (same := new.same_as(old)) is not None:
-        return same
     parted = bytes(map(is_, old, new)).find(0)
     return parted if parted >= 0 else min(len(old), len(new))
 
@@ -187,19 +168,16 @@ class Walk:
         self._layout, self._frozen = layout, frozen
         self._head, self._messages = _Values(frozen), _Values(frozen, moving=True)
         self._paths: list[Path] = []
-        self._units: GrowingRow[Unit] = GrowingRow()
 
-    def units(self, body: JsonObject) -> GrowingRow[Unit]:
+    def units(self, body: JsonObject) -> list[Unit]:
         """The units of the next body."""
         head, messages = list(self._layout.head(body)), self._layout.messages(body)
         paths = [unit.path for unit in head]
         if paths != self._paths:
-            self._paths, self._head, self._units = paths, _Values(self._frozen), GrowingRow()
+            self._paths, self._head = paths, _Values(self._frozen)
         in_front = self._head.follow([unit.value for unit in head], lambda place: head[place])
         following = self._messages.follow(messages, lambda place: self._layout.message(messages[place], place))
-        same = self._head.same if self._head.same < len(head) else len(head) + self._messages.same
-        self._units = GrowingRow([*in_front, *following], self._units, min(same, len(self._units)))
-        return self._units
+        return [*in_front, *following]
 
     def message(self, message: Json, place: int) -> Unit:
         """The unit of a message, not made again where it is the newest body's."""
@@ -216,14 +194,11 @@ class _Values:
         self._units: list[Unit] = []
         # The units of values that have moved, by the identity of the value.
         self._moved: dict[int, Unit] = {}
-        # How many leading units of the newest row were reused.
-        self.same = 0
 
     def follow(self, values: Sequence[Json], make: Callable[[int], Unit]) -> list[Unit]:
         """The units of the next row; those at places where a value is new or has changed are made."""
         common = min(len(self._units), len(values))
         changed = list(self._changed(values, common))
-        self.same = changed[0] if changed else common
         del self._units[common:]
         for place in (*changed, *range(common, len(values))):
             unit = self._moved.get(id(values[place]))

@@ -229,21 +229,15 @@ def _members(tools: Json) -> list[JsonObject]:
     """The functions of a list, and of the namespaces in it."""
     out: list[JsonObject] = []
     for tool in as_objects(tools):
-        member = _member(tool)
-        out += [member] if member else _members(tool.get("tools"))
+        match tool:
+            case {"type": "custom", "name": str()}:
+                out.append(_any_text(tool))
+            case {"type": "function", "name": str(name)}:
+                out.append(tool_json(name, tool.get("description"), as_object(tool.get("parameters"))))
+            case _:
+                out += _members(tool.get("tools"))
     return out
 
 
 def _any_text(tool: JsonObject) -> JsonObject:
     return tool_json(tool["name"], tool.get("description"), _ANY_TEXT)
-
-
-def _member(tool: JsonObject) -> JsonObject | None:
-    """A function of a namespace, or a custom tool there."""
-    if not isinstance(tool.get("name"), str):
-        return None
-    if tool.get("type") == "custom":
-        return _any_text(tool)
-    if tool.get("type") != "function":
-        return None
-    return tool_json(tool["name"], tool.get("description"), as_object(tool.get("parameters")))

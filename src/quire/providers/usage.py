@@ -7,7 +7,7 @@ Takes the usage object or the whole reply, in JSON's or an SDK's spelling. Absen
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import msgspec
@@ -16,7 +16,7 @@ from quire.errors import QuireError
 from quire.providers.models import ModelInfo, Tier, data, model_info
 from quire.providers.rules.grammar import snake
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject, Usage, as_list, read_early
+from quire.values import Json, JsonObject, Usage, as_object, as_objects, read_early
 
 
 def usage(provider: str, raw: Json) -> Usage:
@@ -29,13 +29,13 @@ def usage(provider: str, raw: Json) -> Usage:
     if counts.reasoning and token_count(reported, "total_tokens") == every and "prompt_tokens" in reported:
         # Some Chat servers count reasoning beside the completion; their own total tells.
         counts = msgspec.structs.replace(counts, output=counts.output + counts.reasoning)
-    besides = tuple(dict.fromkeys(_besides(_object(raw), reported)))
+    besides = tuple(dict.fromkeys(_besides(as_object(raw), reported)))
     return msgspec.structs.replace(counts, besides=besides, charged=_reported_cost(reported))
 
 
 def usage_in(form: str, reported: Json) -> Usage:
     """What a program counted, in its own form."""
-    return _forms()[form].counts(_object(reported))
+    return _forms()[form].counts(as_object(reported))
 
 
 # Service tiers and regions that are billed by the price tables.
@@ -47,13 +47,13 @@ _TOOLS_USED = ("server_tool_use", "server_tool_use_details", "server_side_tool_u
 def _besides(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
     """What a provider charges for besides the text tokens of the model that was asked."""
     for name in _TOOLS_USED:
-        used = _sub(reported, name)
+        used = as_object(reported.get(name))
         # Fetching a page costs its tokens alone.
         yield from (f"{tool}: {used[tool]}" for tool in used if token_count(used, tool) and "web_fetch" not in tool)
-    models = {str(step["model"]) for step in map(_object, as_list(reported.get("iterations"))) if step.get("model")}
+    models = {str(step["model"]) for step in as_objects(reported.get("iterations")) if step.get("model")}
     yield from (f"the share of {model}" for model in sorted(models - {str(reply.get("model") or "")}))
-    for item in map(_object, as_list(reply.get("output"))):
-        if str(_sub(item, "environment").get("type") or "").startswith("container"):
+    for item in as_objects(reply.get("output")):
+        if str(as_object(item.get("environment")).get("type") or "").startswith("container"):
             yield "a container"
     whole = {**reply, **reported}
     yield from (name for name, counted in data("usage")["besides"].items() if _tokens(whole, counted))
@@ -65,7 +65,7 @@ def _other_ways(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
     for holder in (reported, reply):
         for name in ("service_tier", "serviceTier", "trafficType", "traffic_type"):
             value = holder.get(name)
-            tier = str((_object(value).get("type") if isinstance(value, Mapping) else value) or "")
+            tier = str((as_object(value).get("type") if isinstance(value, dict) else value) or "")
             if tier.lower() not in _USUAL_TIERS:
                 yield f"the {tier} tier"
     place, speed = str(reported.get("inference_geo") or ""), str(reported.get("speed") or "")
@@ -73,7 +73,7 @@ def _other_ways(reply: JsonObject, reported: JsonObject) -> Iterator[str]:
         yield f"inference in {place}"
     if speed.lower() not in _USUAL_TIERS:
         yield f"{speed} speed"
-    if _sub(reply, "performanceConfig").get("latency") == "optimized":
+    if as_object(reply.get("performanceConfig")).get("latency") == "optimized":
         yield "optimized latency"
 
 
@@ -82,20 +82,20 @@ def _reported_cost(reported: JsonObject) -> float | None:
     fee = reported.get("cost")
     if isinstance(fee, bool) or not isinstance(fee, int | float) or not 0 <= fee < 1e9:
         return None
-    upstream = _sub(reported, "cost_details").get("upstream_inference_cost")
+    upstream = as_object(reported.get("cost_details")).get("upstream_inference_cost")
     return float(fee) + (float(upstream) if reported.get("is_byok") and isinstance(upstream, int | float) else 0.0)
 
 
 def _usage_object(raw: Json) -> JsonObject:
     """The usage object of a reply; llama.cpp's timings stand beside it and are kept."""
-    body = _object(raw)
+    body = as_object(raw)
     inner = next((body[name] for name in ("usage", "usageMetadata", "usage_metadata") if body.get(name)), None)
-    if inner is None and isinstance(body.get("x_groq"), Mapping):
+    if inner is None and isinstance(body.get("x_groq"), dict):
         inner = body["x_groq"].get("usage")
     if inner is None:
         return body
     timings = {"timings": body["timings"]} if body.get("timings") else {}
-    return {**_object(inner), **timings}
+    return {**as_object(inner), **timings}
 
 
 @read_early
@@ -116,7 +116,7 @@ class UsageForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def counts(self, reported: JsonObject) -> Usage:
         """The counts of a usage object in this form."""
         # With compaction the top level leaves the summarising call out; the iterations hold everything.
-        parts = [_object(part) for part in as_list(reported.get(self.parts)) if isinstance(part, Mapping)] or [reported]
+        parts = as_objects(reported.get(self.parts)) or [reported]
         total, read, short, long, output = map(sum, zip(*map(self._part, parts), strict=True))
         reasoning = _tokens(reported, self.reasoning)
         return Usage(total, read, short, long, output + reasoning * self.reasoning_apart, reasoning)
@@ -147,24 +147,14 @@ def _paths(counted: str) -> list[list[list[str]]]:
 def _at_path(value: Json, path: list[str]) -> int:
     """The count at a path; along a list the sum over its members, `name[word]` over those that say the word."""
     if isinstance(value, list | tuple):
-        return sum(_at_path(_object(member), path) for member in value)
+        return sum(_at_path(as_object(member), path) for member in value)
     name, _, word = path[0].removesuffix("]").partition("[")
-    held = _object(value)
+    held = as_object(value)
     name = name if held.get(name) is not None else snake(name)
-    inner = (
-        [member for member in as_list(held.get(name)) if word in _object(member).values()] if word else held.get(name)
-    )
+    inner = [member for member in as_objects(held.get(name)) if word in member.values()] if word else held.get(name)
     if len(path) > 1:
         return _at_path(inner, path[1:])
-    return len(inner) if isinstance(inner, list | tuple | Mapping) else token_count(held, name)
-
-
-def _object(value: Json) -> JsonObject:
-    return dict(value) if isinstance(value, Mapping) else {}
-
-
-def _sub(reported: JsonObject, name: str) -> JsonObject:
-    return _object(reported.get(name))
+    return len(inner) if isinstance(inner, list | tuple | dict) else token_count(held, name)
 
 
 def token_count(reported: JsonObject, name: str) -> int:

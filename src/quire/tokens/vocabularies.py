@@ -8,8 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
-import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -238,8 +237,6 @@ STEPS = 32
 PRIOR_WEIGHT = 500.0
 # A step whose ratio is further than this from the prior is no growth of the same text, but a cut or a switch.
 PLAUSIBLE = 2.5
-# Reports after which a thread's scale is worth handing on.
-SETTLED_REPORTS = 3
 
 
 class Calibration(msgspec.Struct, frozen=True):
@@ -317,11 +314,10 @@ class Calibrations(msgspec.Struct, frozen=True):
         return Calibrations({**self.by_model, model: self.of(model).observe(estimate, reported)})
 
 
-def uncalibrated(model: str, like: Iterable[Calibration] = ()) -> Calibration:
-    """A calibration to begin a thread with: the scale other threads found for the model, else the stated factor."""
-    scales = [other.scale for other in like if other.reports >= SETTLED_REPORTS]
+def uncalibrated(model: str) -> Calibration:
+    """A calibration to begin a thread with: the model's stated factor."""
     chosen = vocabulary(model)
-    prior = statistics.median(scales) if scales else chosen.factor * RELATIVE[chosen.vocabulary]
+    prior = chosen.factor * RELATIVE[chosen.vocabulary]
     return Calibration(scale=prior, prior=prior)
 
 

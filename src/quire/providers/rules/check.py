@@ -45,10 +45,6 @@ class ServerMemory:
         self.reasoning_of: dict[str, str] = {}
         self.follower_of: dict[str, str] = {}
 
-    def sign(self, signature: str, issued: IssuedBlock) -> None:
-        """Remember a block; the first one to carry a signature stays."""
-        self.signed.setdefault(signature, issued)
-
 
 def chain(pieces: Iterable[tuple[str, Json]]) -> Iterator[tuple[str, str]]:
     """The running hash before each piece, and the piece's own: (role, block), ... -> (prefix, content), ..."""

@@ -136,9 +136,10 @@ def marks(check: Check) -> Iterator[Finding]:
 
 
 def block_marks(check: Check) -> Iterator[Finding]:
-    """Rows 6 and 7, for marks on blocks and for cache points behind them."""
-    found_marks = _block_marks(check)
-    yield from too_many(check, found_marks)
+    """Row 6, at the first mark too many, and row 7, for marks on blocks and for cache points behind them."""
+    found_marks, most = _block_marks(check), check.info.cache.max_breakpoints
+    if 0 < most < len(found_marks):
+        yield finding("B2.6", found_marks[most].path, most=most, found=len(found_marks))
     yield from out_of_order(found_marks)
 
 
@@ -152,13 +153,6 @@ def marks_in(blocks: Iterable[TurnBlock]) -> Iterator[Mark]:
         mark = block.raw if block.type == "cache_point" else block.raw.get("cache_control")
         if isinstance(mark, dict):
             yield Mark(block.path, ttl_of(mark))
-
-
-def too_many(check: Check, found_marks: list[Mark]) -> Iterator[Finding]:
-    """Row 6, at the first mark too many."""
-    most = check.info.cache.max_breakpoints
-    if 0 < most < len(found_marks):
-        yield finding("B2.6", found_marks[most].path, most=most, found=len(found_marks))
 
 
 def out_of_order(found_marks: list[Mark]) -> Iterator[Finding]:

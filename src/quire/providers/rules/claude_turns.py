@@ -349,7 +349,8 @@ def remember(memory: ServerMemory, conversation: Conversation, *, since: int = 0
         blocks = list(run)
         reply = tuple(block.key for block in blocks)
         for thought in blocks:
-            memory.sign(thought.key, IssuedBlock(thought.prefix, thought.content, reply))
+            # The first block to carry a signature stays.
+            memory.signed.setdefault(thought.key, IssuedBlock(thought.prefix, thought.content, reply))
 
 
 def remember_reply(memory: ServerMemory, body: JsonObject, content: Json, wire: str) -> None:

@@ -68,18 +68,6 @@ def kinds_of(description: str) -> tuple[Kind, ...]:
     return tuple(_kind(word) for word in _OR.findall(description.removesuffix("!")))
 
 
-@functools.cache
-def _plain_types(description: str) -> frozenset[type]:
-    """The types of values that fit "string|[@part]!" whatever they hold."""
-    kinds = kinds_of(description)
-    return frozenset(
-        kind
-        for kind in (str, int, float, bool, dict, list)
-        if (takers := [option for option in kinds if option.takes(kind()) or (option.value and kind is str)])
-        and all(option == Kind(option.type) for option in takers)
-    )
-
-
 def _kind(text: str) -> Kind:
     match = _KIND.fullmatch(text)
     assert match is not None, text
@@ -137,8 +125,6 @@ def _object(value: JsonObject, spec: JsonObject, path: str, grammar: Grammar) ->
             continue
         spelled = _nearest_spelling(value, name, grammar) if grammar.snake else name
         if (member := value.get(spelled)) is not None:
-            if type(member) in _plain_types(description):
-                continue  # most members: nothing more need be looked at
             yield from misfits(member, description, f"{path}.{spelled}", grammar)
         elif description[-1] == "!":
             yield shape(f"{path}.{name}", "required", name=name, kinds=_or(kinds_of(description)))

@@ -40,7 +40,10 @@ def chat_message(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     yield from _misfits(check, turn.value, "@message", turn.path)
     if not isinstance(turn.value, dict):
         return
-    yield from _message_shape(turn.raw, turn.path)
+    if turn.raw.get("content") is None and not _may_be_silent(turn.raw):
+        yield shape(f"{turn.path}.content", "no content")
+    if turn.role == "tool" and turn.raw.get("tool_call_id") is None:
+        yield shape(f"{turn.path}.tool_call_id", "no call id")
     if check.info.features.strict:
         yield from _as_openai(check, _strict_message(turn.raw, turn.path))
 
@@ -73,13 +76,6 @@ def _strict_body(body: JsonObject) -> Iterator[Finding]:
         if tool.get("type") is None:
             yield shape(f"{path}.type", "type")
     yield from _check_filled(body, ("tools",), "$")
-
-
-def _message_shape(message: JsonObject, path: str) -> Iterator[Finding]:
-    if message.get("content") is None and not _may_be_silent(message):
-        yield shape(f"{path}.content", "no content")
-    if message.get("role") == "tool" and message.get("tool_call_id") is None:
-        yield shape(f"{path}.tool_call_id", "no call id")
 
 
 def _strict_message(message: JsonObject, path: str) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, takewhile
+from itertools import accumulate, islice, takewhile
 from operator import attrgetter
 from typing import Any
 
@@ -112,15 +112,11 @@ _VERSION = re.compile(r"claude-(opus|sonnet|haiku)-(\d+)-?(\d+)?(?!\d)")
 class AnthropicCache(MarkedCache):
     """Looks back from each mark, the last one first, over so many blocks."""
 
-    def __init__(self, info: ModelInfo) -> None:
-        super().__init__(info)
-        self._ends: GrowingValues[Block, int] = GrowingValues()
-
     def _row(self, request: EngineView) -> MarkedRow:
-        """The request's blocks; their ends and hashes go on from where they part with those of the one before."""
+        """The request's blocks; their hashes go on from where they part with those of the one before."""
         info, least = self._info, self._info.min_cache_tokens
         blocks = _prompt_blocks(request.blocks, info)
-        ends = self._ends.along(blocks, 0, lambda total, block: total + request.count(block))
+        ends = list(accumulate(map(request.count, blocks)))
         lives = _lives(blocks, request.body)
         # A mark before the minimum is passed over in silence.
         marks = [place for place in sorted(lives) if ends[place] >= least]
@@ -323,7 +319,7 @@ _ENGINES: dict[str, Callable[..., Engine]] = {
 
 
 class Simulator:
-    """One cache, request after request; `options` are the engine's own (slots, size, capacity_tokens, …).
+    """One cache, request after request; `options` are the engine's own (slots, memory_tokens, size, page).
 
     `frozen`: messages of the bodies are not changed in place, so that one which comes again need not be read again.
     """

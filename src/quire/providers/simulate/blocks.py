@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, compress
+from itertools import accumulate, chain, compress
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -17,7 +17,6 @@ import msgspec
 
 from quire.providers.prefix import (
     MARKS,
-    GrowingRow,
     GrowingValues,
     Section,
     Unit,
@@ -145,15 +144,15 @@ class Reader:
     def __init__(self, wire: str, frozen: bool = False) -> None:
         self._walk = Walk(wire_of(wire).layout, frozen)
         self._read: GrowingValues[Unit, _Read] = GrowingValues()
-        self._blocks: GrowingRow[Block] = GrowingRow()
+        self._blocks: list[Block] = []
 
-    def read(self, body: JsonObject) -> GrowingRow[Block]:
+    def read(self, body: JsonObject) -> list[Block]:
         """The blocks of a body."""
         rows = self._read.along(self._walk.units(body), _Read(), _next)
         same = self._read.same
         standing = rows[same - 1].end if same else 0
         new = chain.from_iterable(row.blocks for row in rows[same:])
-        self._blocks = GrowingRow([*self._blocks[:standing], *new], self._blocks, standing)
+        self._blocks = [*self._blocks[:standing], *new]
         return self._blocks
 
 
@@ -236,7 +235,6 @@ class TokenTally:
         self.exact = tokenize is not None or self._counter.exact
         self._counts: dict[tuple[bytes, bool], int] = {}
         self._rows: dict[tuple[bytes, bool], array[int]] = {}
-        self._ends: GrowingValues[Block, int] = GrowingValues()
         self._lengths: GrowingValues[Block, int] = GrowingValues()
         self._blocks: Sequence[Block] = ()
         self._prompt = array("i")
@@ -272,7 +270,7 @@ class TokenTally:
 
     def ends(self, blocks: Sequence[Block]) -> list[int]:
         """The tokens up to and including each block."""
-        return self._ends.along(blocks, 0, lambda total, block: total + self.count(block))
+        return list(accumulate(map(self.count, blocks)))
 
     def prompt(self, blocks: Sequence[Block]) -> array[int]:
         """The ids of the thread's next request."""
@@ -303,7 +301,7 @@ def encoder(vocabulary: str) -> Tokenize:
 # What an engine is shown of a request, and what it says of it.
 
 # Why less was read from the cache than the request before left there.
-Cause = Literal["", "first", "ttl", "minimum", "marker", "moved", "in-flight", "evicted"]
+Cause = Literal["", "first", "ttl", "minimum", "marker", "moved", "in-flight"]
 PromptIds: TypeAlias = Callable[[JsonObject], Sequence[int]]
 
 

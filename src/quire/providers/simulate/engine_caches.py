@@ -1,15 +1,14 @@
 """Caches that match token ids: of SGLang, vLLM, llama.cpp, DeepSeek, Gemini, and all that read whole steps of a prefix.
 
-Most keep a radix tree: each edge holds a run of ids and when it was last used; a leaf unused longest is evicted first.
+Most keep a radix tree: each edge holds a run of ids and when it was last used. Nothing is evicted for want of room: how
+much room a provider has is not known.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -20,19 +19,16 @@ from quire.providers.simulate.blocks import Cause, Engine, EngineView, Shares
 from quire.values import JsonObject
 
 
-class Node:
+class Node(msgspec.Struct, eq=False):
     """A run of ids behind its parent's, and what may follow it."""
 
-    __slots__ = ("children", "ids", "parent", "stored_ms", "unit_ms", "used_ms")
-
-    def __init__(self, ids: array[int], stored_ms: int, used_ms: int, parent: Node | None) -> None:
-        self.ids = ids
-        self.stored_ms = stored_ms
-        self.used_ms = used_ms
-        self.parent = parent
-        self.children: dict[int, Node] = {}
-        # Since when a unit ends with it, for caches that read whole units only.
-        self.unit_ms: int | None = None
+    ids: array[int]
+    stored_ms: int
+    used_ms: int
+    parent: Node | None
+    children: dict[int, Node] = {}
+    # Since when a unit ends with it, for caches that read whole units only.
+    unit_ms: int | None = None
 
 
 class Way(NamedTuple):
@@ -56,12 +52,6 @@ class Way(NamedTuple):
         """Whether it leaves the last node before that one's end."""
         return bool(self.nodes) and self.last < len(self.nodes[-1].ids)
 
-    def up_to(self, same: int) -> Way:
-        """The part of the path that another prompt shares, whose first `same` ids are equal."""
-        whole = bisect_right(self.ends, same)
-        whole -= whole == len(self.nodes) and self.stops_short
-        return Way(self.ids, self.nodes[:whole], self.ends[:whole])
-
 
 class RadixTree:
     """All prompts of one cache, shared prefixes once."""
@@ -69,7 +59,7 @@ class RadixTree:
     def __init__(self) -> None:
         self.root = Node(array("i"), 0, 0, None)
         self.size = 0
-        # The latest path: most of it is the path of the thread's next prompt.
+        # The latest path: a prompt is looked up, and then stored.
         self._latest = Way(array("i"), [], [])
 
     def match(self, ids: array[int], alive: Callable[[Node], bool] | None = None) -> int:
@@ -104,11 +94,10 @@ class RadixTree:
             way.nodes[-1].unit_ms = at_ms
 
     def _way(self, ids: array[int]) -> Way:
-        """Follow a prompt from where it parts with the latest one."""
+        """Follow a prompt from the root."""
         if ids is self._latest.ids:
             return self._latest
-        _, nodes, ends = self._latest.up_to(common_length(self._latest.ids, ids))
-        length, node = ends[-1] if ends else 0, nodes[-1] if nodes else self.root
+        nodes, ends, length, node = list[Node](), list[int](), 0, self.root
         while length < len(ids) and (child := node.children.get(ids[length])) is not None:
             same = common_length(child.ids, ids[length : length + len(child.ids)])
             length += same
@@ -129,23 +118,6 @@ class RadixTree:
         front.children[node.ids[0]] = node
         return front
 
-    def evict(self, most: int) -> None:
-        """Drop whole leaves, longest unused first, until at most `most` ids are stored."""
-        while self.size > most:
-            leaf = min(self._leaves(), key=lambda node: node.used_ms)
-            assert leaf.parent is not None
-            del leaf.parent.children[leaf.ids[0]]
-            self.size -= len(leaf.ids)
-            self._latest = Way(array("i"), [], [])
-
-    def _leaves(self) -> Iterator[Node]:
-        waiting = [self.root]
-        while waiting:
-            node = waiting.pop()
-            waiting += node.children.values()
-            if not node.children and node.parent is not None:
-                yield node
-
 
 def common_length(ids: array[int], other: array[int]) -> int:
     """How many leading ids agree."""
@@ -159,9 +131,8 @@ class RadixCache(Engine):
     by_ids = True
     keeps_answers = True
 
-    def __init__(self, info: ModelInfo, page: int | None = None, capacity_tokens: int | None = None) -> None:
+    def __init__(self, info: ModelInfo, page: int | None = None) -> None:
         self._page = page or info.cache.step
-        self._capacity = capacity_tokens
         self._trees: dict[str, RadixTree] = {}
         self._salt = ""
 
@@ -178,17 +149,14 @@ class RadixCache(Engine):
         self._store(prompt + answer, at_ms)
 
     def _store(self, ids: array[int], at_ms: int) -> None:
-        tree = self._trees[self._salt]
         whole = len(ids) // self._page * self._page
-        tree.insert(ids if whole == len(ids) else ids[:whole], at_ms)
-        if self._capacity is not None:
-            tree.evict(self._capacity)
+        self._trees[self._salt].insert(ids if whole == len(ids) else ids[:whole], at_ms)
 
 
 # DeepSeek's cache: whole stored units or nothing.
 #
-# Units end where a request's input ends, where its answer ends, where two requests were found to share a
-# beginning, and every so many tokens of a long text (the interval is not published: by default none is assumed).
+# Units end where a request's input ends, where its answer ends, and where two requests were found to share a
+# beginning. Those that end every so many tokens of a long text are left out: the interval is not published.
 
 
 class UnitCache(Engine):
@@ -197,8 +165,7 @@ class UnitCache(Engine):
     by_ids = True
     keeps_answers = True
 
-    def __init__(self, info: ModelInfo, interval: int = 0) -> None:
-        self._interval = interval
+    def __init__(self, info: ModelInfo) -> None:
         self._prompts = RadixTree()
 
     def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
@@ -206,8 +173,7 @@ class UnitCache(Engine):
         first, same = not self._prompts.size, self._prompts.match(ids)
         read = self._prompts.unit(ids, at_ms)
         # The common beginning becomes a unit now: the third request that has it can read it.
-        inside = range(self._interval, len(ids), self._interval) if self._interval else ()
-        for end in sorted({*inside, same, len(ids)} - {0}):
+        for end in sorted({same, len(ids)} - {0}):
             self._prompts.insert(ids[:end] if end < len(ids) else ids, at_ms, unit=True)
         if first:
             return Shares(read, cause="first", note="nothing was stored before this request")
@@ -225,15 +191,14 @@ class UnitCache(Engine):
 
 
 class BlockCache(Engine):
-    """Blocks of one size, the longest unused evicted first; a block that is not full is never stored."""
+    """Blocks of one size; a block that is not full is never stored."""
 
     by_ids = True
     keeps_answers = True
 
-    def __init__(self, info: ModelInfo, size: int | None = None, capacity_blocks: int | None = None) -> None:
+    def __init__(self, info: ModelInfo, size: int | None = None) -> None:
         self._size = size or info.cache.step
-        self._capacity = capacity_blocks
-        self._stored: OrderedDict[bytes, None] = OrderedDict()
+        self._stored: set[bytes] = set()
         self._salt = ""
         # The request before: most of a new one repeats it, and its keys with it.
         self._before: tuple[str, array[int], list[bytes]] = ("", array("i"), [])
@@ -242,19 +207,18 @@ class BlockCache(Engine):
         """Read leading blocks that are stored; at least one token is always computed."""
         self._salt = str(request.setting("cache_salt") or "")
         first: Cause = "" if self._stored else "first"
-        keys, sure = self._keys(request.ids)
-        absent = bytes(map(self._stored.__contains__, keys[sure:])).find(0)
-        stored = len(keys) if absent < 0 else sure + absent
-        self._store(keys, sure)
+        keys = self._keys(request.ids)
+        stored = next((place for place, key in enumerate(keys) if key not in self._stored), len(keys))
+        self._stored.update(keys)
         read = min(stored, max(0, len(request.ids) - 1) // self._size)
         return Shares(read * self._size, cause=first)
 
     def take_answer(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """Full blocks of prompt and answer are kept."""
-        self._store(*self._keys(prompt + answer))
+        self._stored.update(self._keys(prompt + answer))
 
-    def _keys(self, ids: array[int]) -> tuple[list[bytes], int]:
-        """The key of each full block, and how many leading ones are surely stored."""
+    def _keys(self, ids: array[int]) -> list[bytes]:
+        """The key of each full block."""
         salt, before, keys_before = self._before
         same = common_length(before, ids) // self._size if salt == self._salt else 0
         keys = keys_before[:same]
@@ -263,16 +227,7 @@ class BlockCache(Engine):
             parent = hashlib.sha256(parent + ids[start : start + self._size].tobytes()).digest()
             keys.append(parent)
         self._before = (self._salt, ids, keys)
-        # Where nothing is ever evicted, what the request before stored is there.
-        return keys, same if self._capacity is None else 0
-
-    def _store(self, keys: list[bytes], sure: int) -> None:
-        # Blocks are freed from the end of a request, so its tail is evicted before its head.
-        for key in reversed(keys[sure:]):
-            self._stored[key] = None
-            self._stored.move_to_end(key)
-        while self._capacity is not None and len(self._stored) > self._capacity:
-            self._stored.popitem(last=False)
+        return keys
 
 
 # llama.cpp's server: the common token prefix with a slot's last prompt, and older prompts kept in host memory.

@@ -13,9 +13,10 @@ from quire.errors import FormatError
 from quire.providers.convert import from_url, image_json, joined_text, to_url
 from quire.providers.incoming import objects, optional_list, sub, tag_message
 from quire.providers.models import model_info
-from quire.providers.outgoing import export_thread, object_of, parsed_arguments, whole_message
+from quire.providers.outgoing import export_thread, object_of, whole_message
 from quire.providers.rendering import Draft, Writer
 from quire.providers.wires import Format
+from quire.providers.wires.openai_chat import call_entry
 from quire.providers.wires.openai_responses import entries_of
 from quire.providers.wires.openai_responses.write import FORMAT as RESPONSES
 from quire.values import Call, Entry, Image, Json, JsonObject, Message, Part, Result, Text, Think, as_object, as_objects
@@ -116,15 +117,9 @@ def _ai(data: JsonObject) -> list[Entry]:
         raw = str(call.get("args") or "")
         out.append(values.call(str(call.get("id") or ""), str(call.get("name") or ""), raw, wire={"arguments": raw}))
     if not (data.get("tool_calls") or data.get("invalid_tool_calls")):
-        out += [_raw_call(call) for call in objects(extra, "tool_calls") if str(call.get("id")) not in called]
+        # Calls as OpenAI wrote them, of a message from before LangChain read calls itself.
+        out += [call_entry(call) for call in objects(extra, "tool_calls") if str(call.get("id")) not in called]
     return out or [values.respond("")]
-
-
-def _raw_call(call: JsonObject) -> Entry:
-    """A call as OpenAI wrote it, of a message from before LangChain read calls itself."""
-    function = sub(call, "function")
-    args, wire = parsed_arguments(str(function.get("arguments") or ""))
-    return values.call(str(call.get("id") or ""), str(function.get("name") or ""), args, wire=wire)
 
 
 def _model(data: JsonObject) -> str:
@@ -275,10 +270,8 @@ def _response_entries(part: JsonObject) -> Iterator[Entry]:
     if kind == "thinking":
         yield values.think(str(content or ""))
     elif kind == "tool-call":
-        arguments = part.get("args") or {}
-        args, wire = parsed_arguments(arguments) if isinstance(arguments, str) else (arguments, {})
-        named = str(part.get("tool_call_id") or ""), str(part.get("tool_name") or "")
-        yield values.call(*named, args, wire=wire)
+        function = {"name": part.get("tool_name"), "arguments": part.get("args")}
+        yield call_entry({"id": part.get("tool_call_id"), "function": function})
     elif kind == "text" and content:
         yield values.respond(str(content))
     elif kind not in ("text", None):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,12 +22,13 @@ from quire.providers.incoming import (
     sub,
     tag_message,
     text_in,
+    with_call_ids,
     with_wire,
 )
 from quire.providers.models import model_info
-from quire.providers.outgoing import compact, export_thread, whole_message
+from quire.providers.outgoing import compact, exported_request, whole_message
 from quire.providers.prefix import Layout, Unit, UnitPart, as_block, definition
-from quire.providers.provider_tools import ToolOffer, function, functions_of, offer_entry
+from quire.providers.provider_tools import ToolOffer, function, offer_entry
 from quire.providers.rules.gemini import RULES, setting
 from quire.providers.wires import ModelCall, Wire
 from quire.providers.wires.gemini.write import (
@@ -37,7 +39,6 @@ from quire.providers.wires.gemini.write import (
     WRITER,
     assistant_entry,
     camel_in,
-    declaration,
     part_in,
     result_entry,
     sdk_kwargs,
@@ -111,18 +112,10 @@ def _offers(defined: list[JsonObject]) -> Iterator[ToolOffer]:
                 yield ToolOffer(tool_entry({"name": name}), {name: how})
 
 
-def export_messages(entries: Iterable[Entry]) -> Json:
-    """The contents; with an instruction or tools, the object a request holds them in."""
-    out = export_thread(entries, WRITER, whole_message(_entries), model_info(f"{FORMAT}:"))
-    head: JsonObject = {}
-    if out.system:
-        head["systemInstruction"] = out.system_as(FORMAT, {"parts": [{"text": out.system.text}]})
-    origin = out.tools[0].wire if out.tools else {}
-    if origin.get("format") == FORMAT and "tools" in origin:
-        head |= {"tools": origin["tools"]} if origin["tools"] else {}
-    elif functions := functions_of(tool for entry in out.tools for tool in entry.tools):
-        head["tools"] = [{"functionDeclarations": [*map(declaration, functions)]}]
-    return {**head, "contents": out.messages} if head else out.messages
+def _tool_list(defined: list[JsonObject]) -> JsonObject:
+    """Tools as they came, and one that declares all functions which came in no tool."""
+    functions, tools = ([tool for tool in defined if ("name" in tool) is alone] for alone in (True, False))
+    return {"tools": [*tools, *([{"functionDeclarations": functions}] if functions else [])]}
 
 
 def candidate_in(reply: JsonObject) -> JsonObject:
@@ -147,7 +140,7 @@ def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = (
         raise FormatError(f"{where}: no list of parts", hint='A content is {"role": ..., "parts": [...]}.')
     parts = parts_in({"content": content})
     if role == "model":
-        return [assistant_entry(part, place) for place, part in enumerate(parts)] or [respond("")]
+        return list(with_call_ids(map(assistant_entry, parts))) or [respond("")]
     results = _results(parts, list(waiting))
     return CONTENT.entries(results, [part for part in parts if "functionResponse" not in part])
 
@@ -189,7 +182,7 @@ class GeminiReader(ReplyReader):
         answer = camel_in(reply)
         candidate = candidate_in(answer)
         self._answered_by(answer)
-        entries = [assistant_entry(part, place) for place, part in enumerate(parts_in(candidate))]
+        entries = map(assistant_entry, parts_in(candidate))
         return self._whole_reply(reply, entries, candidate.get("finishReason"), answer.get("responseId"))
 
     def _answered_by(self, answer: JsonObject) -> None:
@@ -263,7 +256,7 @@ class GeminiReader(ReplyReader):
 
     def _whole(self, part: JsonObject) -> list[Entry]:
         self.parts += 1
-        return self._add([assistant_entry(part, self.parts - 1)])
+        return self._add([assistant_entry(part)])
 
     def unfinished(self) -> Iterator[JsonObject]:
         yield from super().unfinished()
@@ -348,7 +341,15 @@ _METHODS = ("generateContent", "streamGenerateContent?alt=sse")
 WIRE = Wire(
     name=FORMAT,
     imports=import_messages,
-    exports=export_messages,
+    exports=partial(
+        exported_request,
+        writer=WRITER,
+        original=whole_message(_entries),
+        system="systemInstruction",
+        say=lambda text: {"parts": [{"text": text}]},
+        tools=_tool_list,
+        messages="contents",
+    ),
     writer=WRITER,
     layout=Layout(_head, "contents", _content, _contents),
     reader=GeminiReader,

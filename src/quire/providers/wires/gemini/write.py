@@ -129,14 +129,14 @@ def part_in(part: Json) -> JsonObject:
     return out
 
 
-def assistant_entry(part: JsonObject, place: int) -> Entry:
-    """A model's part as an entry; `place` names a call that came without an id."""
+def assistant_entry(part: JsonObject) -> Entry:
+    """A model's part as an entry."""
     if "functionCall" in part:
         call = part["functionCall"]
         plain = set(part) == {"functionCall"} and set(call) == {"id", "name", "args"} and call.get("id")
-        call_id = str(call.get("id") or f"call-{place + 1}")
+        named = str(call.get("id") or ""), str(call.get("name") or "")
         args = {} if call.get("args") is None else call["args"]
-        return values.call(call_id, str(call.get("name") or ""), args, wire=None if plain else {"block": part})
+        return values.call(*named, args, wire=None if plain else {"block": part})
     text = str(part.get("text") or "")
     if part.get("thought"):
         return values.think(text, wire={"block": part})
