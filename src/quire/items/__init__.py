@@ -1,7 +1,7 @@
 """Items: pieces of context with an identity, where they come from, and the window that holds them.
 
-The window is bounded, first in first out, by count and by tokens. Adding costs the same at any size, but for summing up
-the tokens where these have a limit: the oldest item that may go is always the first of those not pinned.
+The window is bounded, first in first out, by count and by tokens. Adding is O(1) at any size: the oldest item that may
+go is always the first of those not pinned.
 """
 
 from __future__ import annotations
@@ -149,6 +149,49 @@ WINDOW = Fields(
 )
 
 
+# Tokens of a window's items: counted once each, and only from the moment a limit or a reader asks.
+
+
+class Sizes:
+    """Each item's tokens, their sum, and the sum of those that are pinned."""
+
+    def __init__(self, with_: Counter) -> None:
+        self._counter = with_
+        self._by_id: dict[str, int] | None = None
+        self.total = 0
+        self.pinned = 0
+
+    @property
+    def counting(self) -> bool:
+        return self._by_id is not None
+
+    def start(self, items: Iterable[Item], pinned: Iterable[str]) -> None:
+        """Count what is there, and from now on what comes; a second start does nothing."""
+        if self._by_id is None:
+            self._by_id = {item.id: self._counter.count(item.content) for item in items}
+            self.total = sum(self._by_id.values())
+            self.pinned = sum(self._by_id[id] for id in pinned)
+
+    def count(self, content: str) -> int:
+        """The tokens of a content, 0 while nobody asks."""
+        return self._counter.count(content) if self.counting else 0
+
+    def put(self, id: str, size: int) -> None:
+        if self._by_id is not None:
+            self._by_id[id] = size
+            self.total += size
+
+    def drop(self, id: str, pinned: bool) -> None:
+        if self._by_id is not None:
+            size = self._by_id.pop(id)
+            self.total -= size
+            self.pinned -= size if pinned else 0
+
+    def pin(self, id: str, pinned: bool) -> None:
+        if self._by_id is not None:
+            self.pinned += self._by_id[id] if pinned else -self._by_id[id]
+
+
 class Window:
     """Items in the order they came; the oldest unpinned ones make room for new ones."""
 
@@ -172,8 +215,7 @@ class Window:
         # one whose first keys keep being deleted is not O(1).)
         self._unpinned: OrderedDict[str, None] = OrderedDict()
         self._pinned: set[str] = set()
-        # The tokens of items, each counted once and only when a limit or a reader asks.
-        self._counter, self._sizes = with_ or counter(), dict[str, int]()
+        self._sizes = Sizes(with_ or counter())
         self._numbers = Numbers()
         self.max_tokens = max_tokens
         self.max_item_tokens = max_item_tokens
@@ -193,13 +235,13 @@ class Window:
         new = self._as_item(given, type, metadata, timestamp)
         if new.id:
             self._numbers.check(new.id)
-        new = self._cut_to_fit(new, truncate)
+        new, size = self._cut_to_fit(new, truncate)
         if len(self._pinned) >= self._max_items:
             raise BudgetError(
                 f"the window holds {self._max_items} items and all of them are pinned",
                 hint="Unpin or remove an item, or raise max_items.",
             )
-        placed = self._place(new, self._numbers.claim(new.id) if new.id else self._numbers.take())
+        placed = self._place(new, self._numbers.claim(new.id) if new.id else self._numbers.take(), size)
         self.on_change()
         return placed
 
@@ -222,11 +264,11 @@ class Window:
         if old is None:
             return self.add(new, truncate=truncate)
         pinned = old.id in self._pinned
-        new = self._cut_to_fit(new, truncate, replaces=old.id)
+        new, size = self._cut_to_fit(new, truncate, self._sizes.count(old.content) if pinned else 0)
         if (old.content, old.type, old.metadata) == (new.content, new.type, new.metadata):
             return old
         self._drop(old.id)
-        placed = self._place(new, old.id)
+        placed = self._place(new, old.id, size)
         if pinned:
             self._keep(old.id)
         self.on_change()
@@ -237,51 +279,42 @@ class Window:
             return checked_item(given)
         return item(given, type, metadata, timestamp=self._clock() if timestamp is None else timestamp)
 
-    def _place(self, new: Item, id: str) -> Item:
+    def _place(self, new: Item, id: str, size: int) -> Item:
         """Put an item behind the others; the oldest make room for it."""
         newest = self._items[next(reversed(self._items))].timestamp if self._items else new.timestamp
         placed = msgspec.structs.replace(new, id=id, timestamp=max(new.timestamp, newest))
-        self._evict(self._max_items - 1, new.content)
+        self._evict(self._max_items - 1, size)
         self._items[id] = placed
         self._unpinned[id] = None
+        self._sizes.put(id, size)
         return placed
 
-    def _cut_to_fit(self, new: Item, truncate: bool, replaces: str = "") -> Item:
-        """The item, cut where it is too large and may be; one that it `replaces` takes no room."""
-        limits = [] if self._max_item_tokens is None else [self._max_item_tokens]
-        if self._max_tokens is not None:
-            limits.append(self._max_tokens - self._tokens_of(self._pinned - {replaces}))
-        room = min(limits, default=None)
-        if room is None or (size := self._counter.count(new.content)) <= room:
-            return new
+    def _cut_to_fit(self, new: Item, truncate: bool, freed: int = 0) -> tuple[Item, int]:
+        """The item, cut where it is too large and may be, and its tokens; `freed` are those of a pin that it replaces."""
+        beside_pins = None if self._max_tokens is None else self._max_tokens - self._sizes.pinned + freed
+        limits = [limit for limit in (beside_pins, self._max_item_tokens) if limit is not None]
+        size, room = self._sizes.count(new.content), min(limits, default=None)
+        if room is None or size <= room:
+            return new, size
         if not truncate or not room:
             raise BudgetError(
                 f"the item has {size:,} tokens but there is room for {room:,}",
                 hint="Pass truncate=True to cut it at a line, raise the limit, or unpin something.",
             )
-        shorter = cut(new.content, lambda text: self._counter.count(text) <= room)
+        shorter = cut(new.content, lambda text: self._sizes.count(text) <= room)
         metadata = shorter.with_note(new.metadata)
-        return item(shorter.content, new.type, metadata, id=new.id, timestamp=new.timestamp)
+        new = item(shorter.content, new.type, metadata, id=new.id, timestamp=new.timestamp)
+        return new, self._sizes.count(new.content)
 
-    def _evict(self, items: int, content: str = "") -> None:
-        """Let the oldest unpinned items go until at most so many remain and there is room for a content."""
-        most = self._max_tokens
-        excess = 0 if most is None else self.tokens + self._counter.count(content) - most
-        while len(self._items) > items or excess > 0:
-            oldest = next(iter(self._unpinned))
-            excess -= self._size(oldest) if excess > 0 else 0
-            self._drop(oldest)
-
-    def _size(self, id: str) -> int:
-        if id not in self._sizes:
-            self._sizes[id] = self._counter.count(self._items[id].content)
-        return self._sizes[id]
-
-    def _tokens_of(self, ids: Iterable[str]) -> int:
-        return sum(map(self._size, ids))
+    def _evict(self, items: int, tokens: int = 0) -> None:
+        """Let the oldest unpinned items go until at most so many remain and so many tokens are free."""
+        while len(self._items) > items or (
+            self._max_tokens is not None and self._sizes.total + tokens > self._max_tokens
+        ):
+            self._drop(next(iter(self._unpinned)))
 
     def _drop(self, id: str) -> Item:
-        self._sizes.pop(id, None)
+        self._sizes.drop(id, id in self._pinned)
         if id in self._pinned:
             self._pinned.remove(id)
         else:
@@ -335,11 +368,13 @@ class Window:
     def _keep(self, id: str) -> None:
         del self._unpinned[id]
         self._pinned.add(id)
+        self._sizes.pin(id, True)
 
     def unpin(self, id: str) -> None:
         """Let an item be evicted again, in its turn by age."""
         if self[id].id in self._pinned:
             self._pinned.remove(id)
+            self._sizes.pin(id, False)
             self._unpinned = OrderedDict.fromkeys(id for id in self._items if id not in self._pinned)
             self.on_change()
 
@@ -372,10 +407,11 @@ class Window:
 
     @max_tokens.setter
     def max_tokens(self, value: int | None) -> None:
-        value = _limit("max_tokens", value)
-        if value is not None and (pinned := self._tokens_of(self._pinned)) > value:
+        if _limit("max_tokens", value) is not None:
+            self._count()
+        if value is not None and self._sizes.pinned > value:
             raise BudgetError(
-                f"pinned items have {pinned:,} tokens but max_tokens would be {value:,}",
+                f"pinned items have {self._sizes.pinned:,} tokens but max_tokens would be {value:,}",
                 hint="Unpin or remove some first.",
             )
         self._max_tokens = value
@@ -390,12 +426,18 @@ class Window:
     @max_item_tokens.setter
     def max_item_tokens(self, value: int | None) -> None:
         self._max_item_tokens = _limit("max_item_tokens", value)
+        if value is not None:
+            self._count()
         self.on_change()
 
     @property
     def tokens(self) -> int:
         """The tokens of all content."""
-        return self._tokens_of(self._items)
+        self._count()
+        return self._sizes.total
+
+    def _count(self) -> None:
+        self._sizes.start(self._items.values(), self._pinned)
 
     # JSON
 

@@ -207,18 +207,19 @@ class BlockCache(Engine):
         """Read leading blocks that are stored; at least one token is always computed."""
         self._salt = str(request.setting("cache_salt") or "")
         first: Cause = "" if self._stored else "first"
-        keys = self._keys(request.ids)
-        stored = next((place for place, key in enumerate(keys) if key not in self._stored), len(keys))
-        self._stored.update(keys)
+        keys, same = self._keys(request.ids)
+        stored = next((place for place in range(same, len(keys)) if keys[place] not in self._stored), len(keys))
+        self._stored.update(keys[same:])
         read = min(stored, max(0, len(request.ids) - 1) // self._size)
         return Shares(read * self._size, cause=first)
 
     def take_answer(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """Full blocks of prompt and answer are kept."""
-        self._stored.update(self._keys(prompt + answer))
+        keys, same = self._keys(prompt + answer)
+        self._stored.update(keys[same:])
 
-    def _keys(self, ids: array[int]) -> list[bytes]:
-        """The key of each full block."""
+    def _keys(self, ids: array[int]) -> tuple[list[bytes], int]:
+        """The key of each full block, and how many of them the request before had, so that they are stored."""
         salt, before, keys_before = self._before
         same = common_length(before, ids) // self._size if salt == self._salt else 0
         keys = keys_before[:same]
@@ -227,7 +228,7 @@ class BlockCache(Engine):
             parent = hashlib.sha256(parent + ids[start : start + self._size].tobytes()).digest()
             keys.append(parent)
         self._before = (self._salt, ids, keys)
-        return keys
+        return keys, same
 
 
 # llama.cpp's server: the common token prefix with a slot's last prompt, and older prompts kept in host memory.
