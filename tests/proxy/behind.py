@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from quire.emulate import BackgroundServer
 from quire.server.app import Running
 from quire.server.proxy import CacheWatcher, Passing, Proxy, ProxyOptions, Watched
@@ -19,6 +21,8 @@ from toolbox import QUIRE, until
 
 RULES = "Always be careful with the records. " * 400
 HEADERS = {"x-api-key": "secret-key", "anthropic-version": "2023-06-01"}
+# Each provider looks at its own.
+KEYS = {**HEADERS, "authorization": "Bearer k", "x-goog-api-key": "k"}
 
 
 class Watching:
@@ -30,6 +34,18 @@ class Watching:
     def newest(self, count: int) -> list[Watched]:
         until(lambda: len(self.seen) >= count)
         return self.seen
+
+    def post(self, given: Any, path: str = "/v1/messages", **headers: str) -> httpx.Response:
+        return httpx.post(f"{self.url}{path}", json=given, headers={**KEYS, **headers})
+
+
+@contextmanager
+def proxied(server: Any, log: Path | None = None, **options: Any) -> Iterator[Watching]:
+    """A stand-in that runs already, behind a proxy of one's own."""
+    seen: list[Watched] = []
+    watcher = CacheWatcher(seen.append, log)
+    with Proxy(ProxyOptions(to=server.url, **options), watcher) as proxy:
+        yield Watching(server, proxy.url, watcher, seen)
 
 
 def watching(

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from behind import HEADERS, RULES, Unfinished, Upstream, Watching, body, running, watching
+from behind import HEADERS, RULES, Unfinished, Upstream, Watching, body, proxied, running, watching
 
 from quire import Usage
 from quire.audit import Grouping, SentCall, audit, read_calls
@@ -105,22 +105,16 @@ def test_pieces_are_handed_on_as_they_come_and_a_client_that_goes_ends_the_call(
             assert next(reply.iter_raw())
         (gone,) = watched.newest(1)  # what came is recorded
         assert gone.call.body["messages"]
-        assert httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS).status_code == 200
+        assert watched.post(body("Hi")).status_code == 200
 
 
 def test_no_piece_of_a_key_that_changes_in_the_head_is_told() -> None:
     keys = ["sk-ant-api03-" + f"{digit}bC4" * 15 for digit in "12"]
-    seen: list[Watched] = []
-    options = {"mender": Mender(), "dry_run": True}
-    with (
-        emulator("anthropic") as server,
-        Proxy(ProxyOptions(to=server.url, **options), CacheWatcher(seen.append)) as proxy,
-    ):
+    with emulator("anthropic") as server, proxied(server, mender=Mender(), dry_run=True) as proxy:
         for turn, key in enumerate(keys):
             said = ["Hi", "Hello.", "And?"][: 1 + 2 * turn]
-            given = body(*said, system=f"{RULES[:70]} {key} is the key of this session id.\n{RULES}")
-            httpx.post(f"{proxy.url}/v1/messages", json=given, headers=HEADERS)
-    told = Redactor().text(seen[-1].line())
+            proxy.post(body(*said, system=f"{RULES[:70]} {key} is the key of this session id.\n{RULES}"))
+    told = Redactor().text(proxy.seen[-1].line())
     assert "became" in told
     assert "would be" in told
     assert not any(key[13:21] in told or key[-8:] in told for key in keys)
@@ -251,10 +245,9 @@ def test_a_request_that_is_tried_again_counts_once(claude: Watching) -> None:
     asked = {**body("Hi"), "stream": True}
     claude.server.next(Cut("word " * 50, after_bytes=900))
     with pytest.raises(httpx.RemoteProtocolError):
-        httpx.post(f"{claude.url}/v1/messages", json=asked, headers=HEADERS)
+        claude.post(asked)
     claude.server.next(Refuse(529))
-    assert httpx.post(f"{claude.url}/v1/messages", json=asked, headers=HEADERS).status_code == 529
-    assert httpx.post(f"{claude.url}/v1/messages", json=asked, headers=HEADERS).status_code == 200
+    assert [claude.post(asked).status_code for _ in "ab"] == [529, 200]
     first, second = claude.newest(2)
     assert [(each.whole, each.retry) for each in (first, second)] == [(False, False), (True, True)]
     assert "tried again" in second.line()
@@ -280,7 +273,7 @@ def test_conversations_of_long_ago_are_forgotten_and_what_they_came_to_is_not() 
 
 def test_a_full_disk_is_said_and_fails_nothing() -> None:
     for watched in watching("anthropic", Path("/dev/full")):
-        assert httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS).status_code == 200
+        assert watched.post(body("Hi")).status_code == 200
         assert watched.newest(1)[0].call.usage is not None
         assert "No space left" in watched.watcher.as_json()["failures"][0]
 
@@ -293,11 +286,11 @@ def test_a_line_that_was_half_written_makes_no_other_unreadable(tmp_path: Path, 
     log = tmp_path / "log.jsonl"
     for watched in watching("anthropic", log):
         for _ in range(2):
-            httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS)
+            watched.post(body("Hi"))
         watched.newest(2)
         lines = log.read_text()
         log.write_text(lines + half)
-        httpx.post(f"{watched.url}/v1/messages", json=body("Hi", "Yes?", "No."), headers=HEADERS)
+        watched.post(body("Hi", "Yes?", "No."))
         watched.newest(3)
     last = log.read_text().removeprefix(lines + kept)
     assert len(json.loads(last)["request"]["messages"]) == 3

@@ -103,22 +103,17 @@ def problem_of(error: Exception) -> Problem:
     return Problem("internal error", 500, "", "The server's log says more.")
 
 
-class RouteCall:
+class RouteCall(msgspec.Struct):
     """One request to a route: who asks, and what was given, already of the types that the handler names."""
 
-    def __init__(
-        self,
-        service: Service,
-        tenant: Tenant,
-        path: Mapping[str, Any],
-        arguments: Mapping[str, Any],
-        headers: Mapping[str, str],
-    ) -> None:
-        self.service, self.tenant = service, tenant
-        self.path, self.arguments, self.headers = path, arguments, headers
-        # With an Idempotency-Key: what an earlier attempt noted, and where this one notes the same.
-        self.began: Json = None
-        self.remember: Callable[[JsonObject], None] | None = None
+    service: Service
+    tenant: Tenant
+    path: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+    headers: Mapping[str, str]
+    # With an Idempotency-Key: what an earlier attempt noted, and where this one notes the same.
+    began: Json = None
+    remember: Callable[[JsonObject], None] | None = None
 
     def begin(self, how: JsonObject) -> None:
         """Note what is about to be done, so that another attempt with the same key can tell whether it was."""

@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import AsyncIterator, Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_to_bytes, urlencode, urlsplit
 
@@ -90,8 +90,6 @@ class Passing:
         self.options, self.watcher = options, watcher
         self._to = options.to.rstrip("/")
         self._client: httpx.AsyncClient | None = None
-        # An application asks for few addresses, each very often.
-        self._full_url = lru_cache(maxsize=256)(self._parsed_url)
         # Without rules it only tells conversations apart.
         self._finder = options.mender or (Mender(()) if options.ask_provider or options.budget else None)
         self._budget = Budget(options.budget) if options.budget else None
@@ -148,13 +146,9 @@ class Passing:
         forwarded = [pair for pair in headers if pair[0] not in left_out]
         if self.options.key:
             forwarded, query = _with_key(forwarded, query, path.decode("latin-1"), self.options.key)
-        return httpx.Request(method, self._full_url(path, query), headers=forwarded, content=content)
-
-    def _parsed_url(self, path: bytes, query: bytes) -> httpx.URL:
-        import httpx
-
         url = httpx.URL(self.url(path.decode("latin-1")))
-        return url.copy_with(raw_path=url.raw_path + b"?" + query) if query else url
+        url = url.copy_with(raw_path=url.raw_path + b"?" + query) if query else url
+        return httpx.Request(method, url, headers=forwarded, content=content)
 
     def url(self, path: str) -> str:
         """The path behind the base URL: a version that both name stands once, one that none names is put in."""

@@ -584,16 +584,14 @@ def _zstd(data: bytes) -> bytes:
     return zstandard.ZstdDecompressor().stream_reader(data).read(_MOST_PLAIN + 1)
 
 
-def _gzip(data: bytes) -> bytes:
-    return zlib.decompressobj(31).decompress(data, _MOST_PLAIN + 1)
+def _inflate(data: bytes) -> bytes:
+    return zlib.decompressobj(32 + zlib.MAX_WBITS).decompress(data, _MOST_PLAIN + 1)  # of either kind
 
 
 # A small body may unpack to any size.
 _MOST_PLAIN = 256 * 1024 * 1024
 _DECODERS: dict[str, Callable[[bytes], bytes]] = {
-    "gzip": _gzip,
-    "x-gzip": _gzip,
-    "deflate": lambda data: zlib.decompressobj().decompress(data, _MOST_PLAIN + 1),
+    **dict.fromkeys(("gzip", "x-gzip", "deflate"), _inflate),
     "br": _brotli,
     "zstd": _zstd,
 }
