@@ -8,7 +8,6 @@ import pytest
 from quire.errors import CallError
 from quire.formats import clean
 from quire.records import Builder, Records, keep_catalog, react
-from quire.testing import MemoryStore
 from records.chatter import CONVERSATION, GOLDEN, REQUEST, chatter, say
 from toolbox import Store
 
@@ -73,14 +72,6 @@ def test_a_consumer_that_formats_by_hand_gets_the_same_bytes(store: Store) -> No
     by_hand = "\n\n".join([*sections, "# Current Request\n" + REQUEST])
     assert by_hand == MESSAGE_2
     assert catalog["available_tools"] == [tool["name"] for tool in TOOLS]
-
-
-def test_the_same_bytes_come_out_of_any_store_with_the_same_records() -> None:
-    texts = []
-    for _ in range(2):
-        with MemoryStore() as store:
-            texts.append(Builder(CONFIG).build(filled(store, 3, pairs=60), request=REQUEST).text)
-    assert texts[0] == texts[1]
 
 
 def test_a_conversation_keeps_to_its_session(store: Store) -> None:
