@@ -40,27 +40,20 @@ def filled(store: Store, seed: int, pairs: int = 200, tools: bool = True) -> Rec
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_request_gives_message_2_of_the_seed(seed: int, store: Store) -> None:
+def test_the_request_gives_message_2_of_the_seed_built_directly_kept_or_triggered(seed: int, store: Store) -> None:
     records = filled(store, seed)
     assert len(records.list()) == 407
     records.create("context.config.v1", CONFIG)
-    message = say(records, "user", REQUEST)
-    (output,) = react(records, message).outputs
-    shown = records.read(output.id).context
-    # The consumer's own last step.
-    assert shown["formatted_context"] + "\n\n# Current Request\n" + shown["request"] == MESSAGE_2
-    assert Builder(CONFIG).build(records, trigger=message).text == MESSAGE_2
-
-
-def test_the_direct_path_gives_the_same_bytes_as_the_builder(store: Store) -> None:
-    records = filled(store, 9)
     unsaved = Builder(CONFIG).build(records, request=REQUEST)
     message = say(records, "user", REQUEST)
     saved = Builder(CONFIG).build(records, request=REQUEST)
     triggered = Builder(CONFIG).build(records, trigger=message)
-    kept = Builder(CONFIG).update(records, message)
     assert unsaved.text == saved.text == triggered.text == MESSAGE_2
-    assert clean.with_request(kept.context["formatted_context"], kept.context["request"]) == MESSAGE_2
+    (output,) = react(records, message).outputs
+    shown = records.read(output.id).context
+    # The consumer's own last step.
+    assert clean.with_request(shown["formatted_context"], shown["request"]) == MESSAGE_2
+    assert shown["formatted_context"] + "\n\n# Current Request\n" + shown["request"] == MESSAGE_2
 
 
 def test_a_consumer_that_formats_by_hand_gets_the_same_bytes(store: Store) -> None:
