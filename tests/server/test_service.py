@@ -16,8 +16,7 @@ from serving import command, served, started, user
 
 from quire.cli.main import quire
 from quire.send import weights
-from quire.server import openapi
-from quire.server.app import all_routes
+from quire.server.app import all_routes, openapi
 from quire.server.service import Redactor
 from quire.testing import emulator
 from quire.values import JsonObject
