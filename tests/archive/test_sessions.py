@@ -684,7 +684,6 @@ SPOKEN: dict[str, tuple[Callable[[], str], list[str]]] = {
     "aider, whose model quotes, heads and edits": (lambda: AIDER_CHAT, ["Do it\nnow", AIDER]),
     "aider on Windows": (lambda: AIDER_CHAT.replace("\n", "\r\n"), ["Do it\nnow", AIDER]),
     "aider, with commands": (lambda: f"# aider chat started at 1\n\n{AIDER_COMMANDS}", ["How?", "So.", "Do it", "Done."]),
-    "a chat file on Windows": (lambda: CHAT, ["How hot?", "80 degrees."]),
     "a chat file on Windows, marked": (lambda: f"\ufeff{CHAT}", ["How hot?", "80 degrees."]),
     "Codex, rolled back": (lambda: "\n".join(map(json.dumps, rollout(*asked("A"), *asked("Stale"), *asked("Stale"), rolled_back(2), *asked("D"), rolled_back(0)))), ["A", "A!", "D", "D!"]),
     "Codex, rolled back further than it goes": (lambda: "\n".join(map(json.dumps, rollout(*asked("Stale"), rolled_back(7), *asked("B")))), ["B", "B!"]),

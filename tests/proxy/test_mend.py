@@ -525,12 +525,14 @@ def test_the_command_mends_and_says_what_it_saved(command: str, servers: dict[st
     log = home / "log.jsonl"
     words = [command, "--to", servers["anthropic"].server.url, "--port", "0", "--log", str(log), "--mend"]
     words += "--rule marks --rule volatile --without volatile --holdout 0 --ask-provider --budget 90000".split()
-    with running(*words) as (url, ended):
+    with running(*words, "--key-from", "OWN_KEY", OWN_KEY="of-the-proxy") as (url, ended):
         for turn in (1, 2, 3):  # a reply that has been read can be asked about
             converse(url, "anthropic", [unmarked(claude(turn), turn)])
             until(lambda turn=turn: log.read_text().count("\n") == turn)  # type: ignore[misc]
         shown, said = ended()
+    assert servers["anthropic"].server.requests[-1].headers["x-api-key"] == "of-the-proxy"
     assert "mended: marks" in shown
+    assert "stopped after 3 requests" in said
     assert "marks: 3 requests" in said
     assert "the provider was asked 2 times" in said
     first = json.loads(log.read_text().splitlines()[0])

@@ -91,16 +91,6 @@ def test_every_sdk_works_behind_it_and_its_usage_is_read(tmp_path: Path) -> None
     assert 'k"' not in log.read_text()  # no key is kept
 
 
-def test_pieces_are_handed_on_as_they_come_and_a_client_that_goes_ends_the_call() -> None:
-    for watched in watching("anthropic", replies=lambda _: "word " * 2_000, piece=40):
-        asked = {"json": {**body("Hi"), "stream": True}, "headers": HEADERS}
-        with httpx.stream("POST", f"{watched.url}/v1/messages", **asked) as reply:
-            assert next(reply.iter_raw())
-        (gone,) = watched.newest(1)  # what came is recorded
-        assert gone.call.body["messages"]
-        assert watched.post(body("Hi")).status_code == 200
-
-
 def test_no_piece_of_a_key_that_changes_in_the_head_is_told() -> None:
     keys = ["sk-ant-api03-" + f"{digit}bC4" * 15 for digit in "12"]
     with emulator("anthropic") as server, proxied(server, mender=Mender(), dry_run=True) as proxy:

@@ -102,18 +102,6 @@ def test_a_thread_with_an_embedder_learns_the_meaning_of_its_entries_by_itself(s
     assert thread.recall("the beach", k=1, exclude=())[0].parts["meaning"] > 0
 
 
-def test_in_the_background_new_entries_get_their_meaning(tmp_path: Path) -> None:
-    embedder, asked = telling()
-    with open_store(tmp_path / "q.db") as store, Recall(store, embedder, background=True) as recall:
-        store.append("t", [values.user("a walrus on the beach"), values.user("tax forms")])
-        assert asked.wait(timeout=600)
-        recall.close()
-        assert vectors(store) == 2
-        hit = recall.search("the beach walrus", 1, thread="t")[0]
-        assert hit.seq == 1
-        assert hit.parts["meaning"] > 0
-
-
 def test_the_first_search_behind_few_new_entries_goes_by_their_meaning(store: Store) -> None:
     with Recall(store, HashedWords(), background=True) as recall:
         for n in range(3):
@@ -273,6 +261,7 @@ def test_vectors_have_length_one_and_like_texts_are_near(model: MiniLM) -> None:
     assert vectors.shape == (3, 384)
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    assert model.encode([]).shape == (0, 384)
     near, far = vectors[0] @ vectors[1], vectors[0] @ vectors[2]
     assert near > 0.5 > 0.2 > far
 
@@ -282,10 +271,6 @@ def test_a_text_has_the_same_bits_alone_and_among_others(model: MiniLM) -> None:
     together = model.encode(texts)
     for at, text in enumerate(texts):
         assert np.array_equal(together[at], model.encode([text])[0])
-
-
-def test_no_texts_give_no_vectors(model: MiniLM) -> None:
-    assert model.encode([]).shape == (0, 384)
 
 
 def test_another_process_gives_the_same_bits(model: MiniLM) -> None:

@@ -103,7 +103,7 @@ def test_deleting_is_for_good() -> None:
             invoke("record", command, "rec-1")
 
 
-def test_deleting_names_what_goes_and_asks() -> None:
+def test_deleting_names_what_goes_and_asks_unless_it_is_of_another_version() -> None:
     create(schema_name="note.v1", title="Plan", context={})
     invoke("record", "update", "rec-1", "--version", "1", "--tag", "work")
     with pytest.raises(CallError, match="nobody answered, and nothing was deleted") as silence:
@@ -111,17 +111,12 @@ def test_deleting_names_what_goes_and_asks() -> None:
     assert "--yes" in silence.value.hint
     with pytest.raises(CallError, match="rec-1 was not deleted"):
         invoke("record", "delete", "rec-1", stdin="n\n")
+    with pytest.raises(ConflictError):
+        invoke("record", "delete", "rec-1", "--version", "1", stdin="y\n")
     assert printed("record", "get", "rec-1")["version"] == 2
     agreed = invoke("record", "delete", "rec-1", "--json", stdin="y\n")
     assert agreed.stderr.startswith("Delete record rec-1 (note.v1 'Plan') with 2 versions for ever? [y/N]: ")
     assert json.loads(agreed.stdout) == {"deleted": "rec-1"}
-
-
-def test_another_version_than_the_one_named_is_no_question() -> None:
-    create(schema_name="s", context={})
-    with pytest.raises(ConflictError):
-        invoke("record", "delete", "rec-1", "--version", "2", stdin="y\n")
-    assert invoke("record", "delete", "rec-1", "--version", "1", stdin="y\n").stdout == "deleted rec-1\n"
 
 
 def test_hints_that_fail_are_reported_beside_the_context() -> None:

@@ -1,8 +1,6 @@
 """The service over HTTP: threads and entries, what is refused, and what is written once however often it is sent."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +16,6 @@ from quire.cli.main import quire
 from quire.send import weights
 from quire.server.app import all_routes, openapi
 from quire.server.service import Redactor
-from quire.testing import emulator
 from quire.values import JsonObject
 from toolbox import until
 
@@ -175,25 +172,6 @@ def test_quire_serve_runs_and_ends_by_a_signal(tmp_path: Path) -> None:
         assert process.wait(600) == 0
 
 
-def test_the_proxy_on_the_same_port_takes_the_options_of_quire_proxy(tmp_path: Path) -> None:
-    log, asked = tmp_path / "log.jsonl", {"model": "claude-opus-5-5", "max_tokens": 9, "system": "Be brief. " * 2000}
-    body = {**asked, "messages": [{"role": "user", "content": "Hello"}]}
-    headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
-    with emulator("anthropic") as model:
-        line = f"serve --port 0 --db {tmp_path}/q.db --to {model.url} --log {log} --mend --rule marks --key-from PATH"
-        with command(line) as process:
-            url = started(process)
-            assert httpx.post(f"{url}/v1/messages", json=body, headers=headers).status_code == 200
-            process.send_signal(signal.SIGINT)
-            shown, said = process.communicate(timeout=600)
-        assert model.requests[0].body["system"][0]["cache_control"]
-        assert model.requests[0].headers["x-api-key"] == os.environ["PATH"]
-    assert "mended: marks" in shown
-    assert "stopped after 1 request" in said
-    assert json.loads(log.read_text())["given"] == body
-    assert "--mend goes with --to." in said_of("serve --mend")
-
-
 def test_keys_are_made_shown_once_and_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_DB", str(tmp_path / "q.db"))
     assert "demands keys" in said_of("serve --host 0.0.0.0 --port 0 --no-redact")
@@ -214,6 +192,7 @@ def test_keys_are_made_shown_once_and_revoked(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("--mend",), "--mend goes with --to."),
         (("--db", "notes.txt"), "notes.txt is damaged from entry 1 on"),
         (("--redact", ""), "'' is no pattern for secrets: it matches where nothing stands"),
         (("--redact", "k*"), "'k*' is no pattern for secrets: it matches where nothing stands"),

@@ -117,7 +117,6 @@ class RecordMeaning:
         return numpy.stack(known) if known else numpy.empty((0, self.dimensions), numpy.float32)
 
     def cosines(self, query: str, vectors: Sequence[Any]) -> list[float]:
-        """The cosine of the query with each vector."""
         query_vector = self.encode([query])[0]
         return [float(vector @ query_vector) for vector in vectors]
 

@@ -146,20 +146,16 @@ class _Admission:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            passing = await self._proxy_of(await self._service.admit(HTTPConnection(scope), own_header=True))
+            tenant = await self._service.admit(HTTPConnection(scope), own_header=True)
+            async with self._making:
+                if tenant not in self._proxies:
+                    proxy = await off_loop(self._make, tenant)
+                    await self._stack.enter_async_context(proxy.connected())
+                    self._proxies[tenant], self._service.watchers[tenant] = proxy, proxy.watcher
         except Exception as error:  # said as a problem
             await problem_response(error, self._service)(scope, receive, send)
             return
-        await passing(scope, receive, send)
-
-    async def _proxy_of(self, tenant: str) -> Passing:
-        async with self._making:
-            if tenant not in self._proxies:
-                proxy = await off_loop(self._make, tenant)
-                await self._stack.enter_async_context(proxy.connected())
-                self._proxies[tenant] = proxy
-                self._service.watchers[tenant] = proxy.watcher
-            return self._proxies[tenant]
+        await self._proxies[tenant](scope, receive, send)
 
 
 class SlashNames:

@@ -165,7 +165,6 @@ class Passing:
         return base + (f"/{versions[-1]}" if versions else "") + path
 
     def exchange(self, path: str, headers: dict[str, str], given: bytes) -> WatchedExchange:
-        """A request that goes on, to be watched."""
         return WatchedExchange(path, headers, given, urlsplit(self._to).hostname or "", self.options.provider)
 
     async def _ask(self, scope: Any, content: bytes | _Upload, send: Any) -> None:
@@ -599,6 +598,5 @@ class Proxy(BackgroundServer):
         super().__init__(lambda: admit(make_app(to, watcher)), port, **PASSING_CONFIG)
 
     def stop(self) -> None:
-        """Stop serving, and end what watches."""
         super().stop()
         self._watcher.close()

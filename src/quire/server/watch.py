@@ -76,7 +76,6 @@ class WatchedExchange:
         self.fitted: FittedRequest | None = None
 
     def piece(self, piece: bytes) -> None:
-        """A piece of the reply."""
         if len(self.reply) < _MOST_BYTES:
             self.reply += piece
 
