@@ -1,11 +1,8 @@
 """What the tests of the proxy stand on: an emulator, or a server of ours, behind a proxy that watches."""
 
 import json
-import os
-import signal
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ from quire.server.app import Running
 from quire.server.proxy import CacheWatcher, Passing, Proxy, ProxyOptions, Watched
 from quire.server.service import Service
 from quire.testing import Emulator, emulator
-from toolbox import QUIRE, until
+from toolbox import until
 
 RULES = "Always be careful with the records. " * 400
 HEADERS = {"x-api-key": "secret-key", "anthropic-version": "2023-06-01"}
@@ -118,20 +115,3 @@ def body(*said: str, system: str = RULES) -> dict[str, Any]:
     messages[-1]["content"][-1] |= mark  # type: ignore[index]
     told = [{"type": "text", "text": system, **mark}]
     return {"model": "claude-opus-5-5", "max_tokens": 50, "system": told, "messages": messages}
-
-
-@contextmanager
-def running(*words: str, **env: str) -> Iterator[tuple[str, Callable[[], tuple[str, str]]]]:
-    """`quire` in a process of its own: its address, and how to end it, which gives all it wrote."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([*QUIRE, *words], text=True, env={**os.environ, **env}, **pipes)
-    line = process.stderr.readline()
-    try:
-        assert " on http" in line, line + process.stderr.read()
-        yield (
-            line.partition(" on ")[2].split()[0],
-            lambda: (process.send_signal(signal.SIGINT), process.communicate(timeout=600))[1],
-        )
-    finally:
-        process.kill()
-        process.communicate()

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from behind import HEADERS, Unfinished, Upstream, proxied, running
+from behind import HEADERS, Unfinished, Upstream, proxied
 
 from quire import tokens
 from quire.audit import SentCall, audit, read_calls
@@ -18,7 +18,7 @@ from quire.fitting import Fitter, fit
 from quire.server.mend import RULES, Budget, Mender
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
 from quire.testing import Cut, Emulator, emulator
-from toolbox import until
+from toolbox import interrupted, running, until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 BUDGET = 4_000
@@ -221,6 +221,7 @@ def test_what_cannot_be_fitted_is_mended_all_the_same(servers: dict[str, Emulato
     assert '"cache_control"' in json.dumps(servers["anthropic"].requests[-1].body)
 
 
+@pytest.mark.moves_prefix(reason="the history is cut")
 def test_branches_that_are_asked_for_at_once_hold_nothing_of_each_other() -> None:
     def branch(name: str) -> None:
         _, given = request("openai-chat", 40, False)
@@ -331,12 +332,12 @@ def test_recall_is_not_offered_beside_a_cache_of_gemini(servers: dict[str, Emula
 def test_what_a_subscription_pays_for_is_fitted_where_that_is_asked_for(servers: dict[str, Emulator]) -> None:
     url = servers["anthropic"].url
     for words, line in (((), "not mended: a subscription"), (("--mend-subscriptions",), "mended: fitted")):
-        with running("proxy", "--to", url, "--port", "0", "--budget", str(BUDGET), *words) as (proxy, ended):
+        with running("proxy", "--to", url, "--port", "0", "--budget", str(BUDGET), *words) as (proxy, process):
             path, given = request("anthropic", 40, False)
             headers = {**HEADERS, "authorization": "Bearer sk-ant-oat01-x"}
             answer = httpx.post(f"{proxy}{path}", json=given, headers=headers)
             assert joined(answer) == ("It is 4711." if words else "Nothing was cut.")
-            assert line in ended()[0]
+            assert line in interrupted(process)[0]
 
 
 def joined(answer: httpx.Response) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from behind import HEADERS, KEYS, RULES, Upstream, Watching, body, proxied, running, watching
+from behind import HEADERS, KEYS, RULES, Upstream, Watching, body, proxied, watching
 
 from quire.fitting import unmarked_body
 from quire.providers.prefix import prefix_bytes
@@ -22,7 +22,7 @@ from quire.server.mend import Mender, difference, is_subscription
 from quire.server.mend_rules import RULES as MENDING
 from quire.server.mend_rules import changed_sections
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
-from toolbox import assert_in_proportion, invoke, put, until
+from toolbox import assert_in_proportion, interrupted, invoke, put, running, until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 Body = dict[str, Any]
@@ -525,11 +525,11 @@ def test_the_command_mends_and_says_what_it_saved(command: str, servers: dict[st
     log = home / "log.jsonl"
     words = [command, "--to", servers["anthropic"].server.url, "--port", "0", "--log", str(log), "--mend"]
     words += "--rule marks --rule volatile --without volatile --holdout 0 --ask-provider --budget 90000".split()
-    with running(*words, "--key-from", "OWN_KEY", OWN_KEY="of-the-proxy") as (url, ended):
+    with running(*words, "--key-from", "OWN_KEY", OWN_KEY="of-the-proxy") as (url, process):
         for turn in (1, 2, 3):  # a reply that has been read can be asked about
             converse(url, "anthropic", [unmarked(claude(turn), turn)])
             until(lambda turn=turn: log.read_text().count("\n") == turn)  # type: ignore[misc]
-        shown, said = ended()
+        shown, said = interrupted(process)
     assert servers["anthropic"].server.requests[-1].headers["x-api-key"] == "of-the-proxy"
     assert "mended: marks" in shown
     assert "stopped after 3 requests" in said
@@ -538,9 +538,9 @@ def test_the_command_mends_and_says_what_it_saved(command: str, servers: dict[st
     first = json.loads(log.read_text().splitlines()[0])
     assert isinstance(first["given"]["system"], str)
     assert first["request"]["system"][0]["cache_control"]
-    with running(*words[:7], "--mend", "--dry-run", "--mend-subscriptions") as (url, ended):
+    with running(*words[:7], "--mend", "--dry-run", "--mend-subscriptions") as (url, process):
         converse(url, "anthropic", [unmarked(claude(1), 1)])
-        assert "would be: system" in ended()[0]
+        assert "would be: system" in interrupted(process)[0]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from behind import HEADERS, RULES, Unfinished, Upstream, Watching, body, proxied, running, watching
+from behind import HEADERS, RULES, Unfinished, Upstream, Watching, body, proxied, watching
 
 from quire import Usage
 from quire.audit import Grouping, SentCall, audit, read_calls
@@ -23,7 +23,7 @@ from quire.server.mend import Mender
 from quire.server.proxy import CacheWatcher, Passing, Proxy, ProxyOptions, Watched
 from quire.server.service import Redactor, Service
 from quire.testing import Cut, Refuse, Slow, emulator
-from toolbox import run, until
+from toolbox import interrupted, run, running, until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -290,7 +290,7 @@ def test_the_command_watches_until_it_is_stopped(model: str, money: str, tmp_pat
         running(
             *("proxy", "--to", server.url, "--port", "0", "--log", str(log), "--key-from", "OWN_KEY"),
             OWN_KEY="of-the-proxy\r\n",
-        ) as (url, ended),
+        ) as (url, process),
     ):
         secret = "sk-ant-api03-" + "A1b2" * 20
         asked = {**body(f"Hi {secret}"), "model": model}
@@ -298,7 +298,7 @@ def test_the_command_watches_until_it_is_stopped(model: str, money: str, tmp_pat
         assert server.requests[0].headers["x-api-key"] == "of-the-proxy"
         assert server.requests[0].body == asked
         until(lambda: log.exists() and bool(log.read_text()))
-        shown, said = ended()
+        shown, said = interrupted(process)
     assert f"anthropic:{model}" in shown
     assert re.search(rf"stopped after 1 request, [\d,]+ tokens in, {money} could have been read", said), said
     assert secret not in log.read_text()

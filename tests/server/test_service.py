@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner
-from serving import command, served, started, user
+from serving import served, user
 
 from quire.cli.main import quire
 from quire.send import weights
 from quire.server.app import all_routes, openapi
 from quire.server.service import Redactor
 from quire.values import JsonObject
-from toolbox import until
+from toolbox import running, until
 
 # A schema cannot say that a hash is not its text's.
 FORGED = {"kind": "attach", "item": {"content": "A note.", "sha256": "0" * 64}}
@@ -150,8 +150,8 @@ def said_of(line: str) -> str:
 def test_quire_serve_runs_and_ends_by_a_signal(tmp_path: Path) -> None:
     limits = "--rate 6 --max-body 2000 --redact tulip-[0-9]+ --grace 1"
     limits += " --to http://127.0.0.1:9 --model vllm:m --base-url http://127.0.0.1:9 --demo"
-    with command(f"serve --port 0 --host 127.0.0.1 --db {tmp_path}/q.db {limits}") as process:
-        url = started(process)
+    line = f"serve --port 0 --host 127.0.0.1 --db {tmp_path}/q.db {limits}"
+    with running(*line.split()) as (url, process):
         assert httpx.get(f"{url}/healthz").json() == {"status": "ok"}
         shown = httpx.get(f"{url}/api/threads/demo/usage").json()
         assert (shown["requests"], shown["usage"]["cache_read"] > 1000, shown["usd"] > 0) == (18, True, True)
@@ -208,8 +208,7 @@ def test_what_cannot_be_served_is_said_before_anything_is(words: tuple[str, ...]
 def test_the_local_model_comes_along(tmp_path: Path) -> None:
     if weights.find("smollm2") is None:
         pytest.skip("the local model is not installed")
-    with command(f"serve --port 0 --local --db {tmp_path}/q.db") as process:
-        url = started(process)
+    with running(*f"serve --port 0 --local --db {tmp_path}/q.db".split()) as (url, process):
         short = {"options": {"max_tokens": 8}, "stream": False}
         own = httpx.post(f"{url}/api/threads/t/turns", json={"text": "Hello!", **short}, timeout=600).json()
         assert (own["stop"], own["model"]) == ("answered", "llamacpp:smollm2")
