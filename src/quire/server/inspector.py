@@ -111,7 +111,7 @@ def _compare(thread: ThreadView, pairs: Sequence[tuple[int, int]], tell: Tell) -
 
 # What the page asks for.
 
-# So many threads are held ready, folded.
+# How many threads stay in memory as they were last looked at.
 _READY = 8
 
 

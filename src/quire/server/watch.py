@@ -65,7 +65,7 @@ class WatchedExchange:
         # Who answers, where that is known; else host, path and body tell.
         self.provider = provider
         self.given = self.sent = given
-        # Of these, what was read already.
+        # JSON that was parsed already, each with the bytes it was parsed from.
         self.bodies: list[tuple[bytes, Json]] = []
         self.status, self.reply_headers, self.reply = 0, dict[str, str](), bytearray()
         # Whether the reply came to its own end; else the application went away, or the provider did.
