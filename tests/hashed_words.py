@@ -1,7 +1,7 @@
 """An embedder that needs no weights: words hashed into a few dimensions, so that shared words are near."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,12 @@ class HashedWords:
     name = "hashed-words"
     dimensions = 32
 
-    def __init__(self) -> None:
-        self.asked: list[str] = []
+    def __init__(self, before: Callable[[Sequence[str]], object] = len) -> None:
+        """`before` is told of the texts that are asked for, and may raise or wait."""
+        self.asked, self.before = list[str](), before
 
     def encode(self, texts: Sequence[str]) -> Any:
+        self.before(texts)
         self.asked += texts
         return np.array([self._vector(text) for text in texts], np.float32).reshape(-1, self.dimensions)
 

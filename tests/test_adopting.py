@@ -41,6 +41,13 @@ def called(thread: quire.Thread, *calls: tuple[str, str, Any]) -> Reply:
     return reply
 
 
+def calling(folder: Path, *calls: tuple[str, str, Any]) -> tuple[quire.Thread, Reply]:
+    """A thread, and what its model calls to answer its one question."""
+    thread = opened(folder)
+    thread.user("What lies there?")
+    return thread, called(thread, *calls)
+
+
 FUNCTION = {"name": "look", "description": "Look at a shelf.", "parameters": SCHEMA}
 
 
@@ -97,10 +104,7 @@ def test_other_words_or_another_definition_are_new(tmp_path: Path) -> None:
     ids=["list", "iterator", "names", "one"],
 )
 def test_results_run_each_call_once_and_failures_are_results(tmp_path: Path, run: Any) -> None:
-    thread = opened(tmp_path)
-    thread.tools(look)
-    thread.user("What lies there?")
-    reply = called(thread, ("c1", "look", {"shelf": 7}), ("c2", "look", {"shelf": -1}))
+    thread, reply = calling(tmp_path, ("c1", "look", {"shelf": 7}), ("c2", "look", {"shelf": -1}))
     first, second = thread.results(reply, run)
     assert first.body["content"] == "shelf 7: 42"
     assert second.body["error"] is True
@@ -144,9 +148,7 @@ def test_the_calls_of_a_reply_run_in_one_event_loop(tmp_path: Path) -> None:
         loops.append(asyncio.get_running_loop())
         return f"shelf {shelf}"
 
-    thread = opened(tmp_path)
-    thread.user("What lies there?")
-    reply = called(thread, ("c1", "look_up", {"shelf": 1}), ("c2", "look_up", {"shelf": 2}))
+    thread, reply = calling(tmp_path, ("c1", "look_up", {"shelf": 1}), ("c2", "look_up", {"shelf": 2}))
     assert [result.body["content"] for result in thread.results(reply, [look_up])] == ["shelf 1", "shelf 2"]
     assert len({*loops}) == 1
 
@@ -161,9 +163,7 @@ def test_each_call_has_context_variables_of_its_own(tmp_path: Path, way: str) ->
         noted.set(f"shelf {shelf}")
         return before
 
-    thread = opened(tmp_path)
-    thread.user("What lies there?")
-    reply = called(thread, ("c1", "look_up", {"shelf": 1}), ("c2", "look_up", {"shelf": 2}))
+    thread, reply = calling(tmp_path, ("c1", "look_up", {"shelf": 1}), ("c2", "look_up", {"shelf": 2}))
     given = (reply, [look_up])
     results = thread.results(*given) if way == "sync" else asyncio.run(AsyncThread(thread).results(*given))
     assert [result.body["content"] for result in results] == ["the caller's"] * 2
@@ -213,9 +213,7 @@ def test_what_opens_no_thread_says_what_does(opening: Callable[[], Any], hint: s
 
 
 def test_a_failure_names_the_tool_that_was_called(tmp_path: Path) -> None:
-    thread = opened(tmp_path)
-    thread.user("What lies there?")
-    reply = called(thread, ("c1", "look", [7]), ("c2", "no name!", [7]))
+    thread, reply = calling(tmp_path, ("c1", "look", [7]), ("c2", "no name!", [7]))
     first, second = thread.results(reply, lambda name, args: "never")
     assert first.body["outcome"] == "the arguments of look must be an object, not [7]"
     assert second.body["error"] is True
@@ -223,9 +221,7 @@ def test_a_failure_names_the_tool_that_was_called(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("run", [look, None, "look", 5])
 def test_what_cannot_run_calls_is_refused_before_anything_runs(tmp_path: Path, run: Any) -> None:
-    thread = opened(tmp_path)
-    thread.user("What lies there?")
-    reply = called(thread, ("c1", "look", {"shelf": 7}))
+    thread, reply = calling(tmp_path, ("c1", "look", {"shelf": 7}))
     with pytest.raises(CallError) as raised:
         thread.results(reply, run)
     assert "[look, find]" in raised.value.hint

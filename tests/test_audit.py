@@ -174,7 +174,7 @@ def test_the_command_names_the_cause_the_place_and_the_money(tmp_path: Path) -> 
     invoke("audit", log, "--fail-under", "1", "--top", "0")
 
 
-def test_har_files_and_sessions_of_clients_are_read(tmp_path: Path) -> None:
+def test_har_files_are_read(tmp_path: Path) -> None:
     calls = played("anthropic", healthy(4))
     entries = [
         {
@@ -187,23 +187,6 @@ def test_har_files_and_sessions_of_clients_are_read(tmp_path: Path) -> None:
     har = tmp_path / "a.har"
     har.write_text(json.dumps({"log": {"entries": entries}}))
     assert [call.provider for call in read_calls(har)] == ["anthropic"] * 9
-    usage = {
-        "input_tokens": 10,
-        "cache_read_input_tokens": 0,
-        "cache_creation_input_tokens": 40_000,
-        "output_tokens": 5,
-    }
-    said = {"id": "m1", "role": "assistant", "content": [], "model": MODEL, "usage": usage}
-    reply = {"type": "assistant", "sessionId": "s", "uuid": "u", "message": said}
-    later = {**reply, "uuid": "w", "timestamp": "2026-11-15T12:00:00Z", "message": {**reply["message"], "id": "m2"}}
-    again = {**reply, "uuid": "v", "timestamp": "2026-11-15T10:00:01Z"}
-    lines = [{**reply, "timestamp": "2026-11-15T10:00:00Z"}, again, later]
-    store = tmp_path / "session.jsonl"
-    store.write_text("\n".join(map(json.dumps, lines)))
-    report = audit(read_calls(store))
-    assert report.total.requests == 2  # one reply in two lines counts once
-    assert [found.cause for found in report.conversations[0].verdicts] == ["ttl"]
-    assert not report.conversations[0].bodies
 
 
 def test_a_title_asked_for_with_the_users_own_words_is_no_loss() -> None:

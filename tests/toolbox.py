@@ -5,6 +5,7 @@ import copy
 import os
 import pty
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -62,6 +63,28 @@ def run(*words: object, **how: Any) -> str:
 
 # The command in a process of its own.
 QUIRE = [sys.executable, "-m", "quire"]
+
+
+@contextmanager
+def running(*words: str, **env: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`quire` in a process of its own, which ends with the block, and the address that it says it listens on."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([*QUIRE, *words], text=True, env={**os.environ, **env}, **pipes)
+    try:
+        said = ""
+        while " on http" not in said:
+            said += (line := process.stderr.readline())
+            assert line, said
+        yield said.rpartition(" on ")[2].split()[0], process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def interrupted(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """All that a command wrote until it ended by Ctrl-C."""
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=600)
 
 
 def on_terminal(folder: Path, *words: str, typed: str = "", program: Sequence[str] = QUIRE, **env: str) -> bytes:

@@ -25,7 +25,7 @@ from quire.errors import CallError, FormatError
 from quire.log.entries import joining
 from quire.testing import MemoryStore, assert_valid
 from quire.values import Entry, JsonObject
-from toolbox import assert_in_proportion, fewer, invoke, run
+from toolbox import assert_in_proportion, fewer, invoke, json_of, places, put, run
 
 TARGETS = ("anthropic:claude-opus-4-6", "openai:gpt-5.6", "openai-chat:gpt-5.4", "gemini:gemini-3.1-pro-preview", "bedrock:anthropic.claude-opus-4-6-v1")  # fmt: skip
 # Folder of a real client -> what its sessions are, and what each says: users, thoughts, answers, calls, results.
@@ -113,27 +113,36 @@ def write(path: str, values: list[JsonObject]) -> Path:
     return Path(path)
 
 
+def keep(path: str, written: str | bytes) -> Path:
+    Path(path).write_bytes(written if isinstance(written, bytes) else written.encode())
+    return Path(path)
+
+
+def imported(*words: object) -> list[JsonObject]:
+    """The entries that `quire import` makes of a file."""
+    return [json.loads(entry) for entry in run("import", *words).splitlines()]
+
+
+def assert_goes_on(entries: str) -> None:
+    """With any model, printed entries make a request that its provider takes."""
+    Path("entries.jsonl").write_text(entries)
+    for target in TARGETS:
+        assert_valid(json.loads(run("render", "entries.jsonl", "-m", target, "--json")), target)
+
+
 def test_a_claude_code_session_is_its_replies_whole_without_what_was_left_behind(home: Path) -> None:
     write("c.jsonl", CLAUDE)
-    said = [json.loads(one) for one in run("import", "c.jsonl", "--line", "1").splitlines()]
+    said = imported("c.jsonl", "--line", "1")
     assert [one.get("text") or one.get("call_id") for one in said] == ["Go", "I read.", "t1", "t2", "t1", "t2", "Again", "Right."]  # fmt: skip
     assert "Elsewhere" in run("import", "c.jsonl", "--line", "2")
     told = invoke("import", "c.jsonl", "--into", "c").stderr
     assert told == "read as claude-code: 2 conversations; it holds no system prompt, no tools\n"
 
 
-def test_a_rewind_of_claude_code_is_seen_through_lines_that_say_nothing(home: Path) -> None:
-    silent = [{"type": kind, "sessionId": "s", "uuid": kind, "parentUuid": behind} for kind, behind in (("system", "2"), ("progress", "system"))]  # fmt: skip
-    said = [line("user", "Go", "1"), line("assistant", text("Gone."), "2", "1"), *silent]
-    said += [line("user", "Stale", "3", "progress"), line("assistant", text("Stale."), "4", "3"), line("user", "On", "5", "progress")]  # fmt: skip
-    write("c.jsonl", said)
-    assert [json.loads(one)["text"] for one in run("import", "c.jsonl").splitlines()] == ["Go", "Gone.", "On"]
-
-
 def test_a_reply_whose_first_tool_was_done_before_its_end_is_one(home: Path) -> None:
     hook = attached("hook_additional_context", content="W")
     write("c.jsonl", [line("user", "Go", "1"), CLAUDE[3], CLAUDE[5], hook, CLAUDE[4], CLAUDE[6], CLAUDE[7]])
-    kinds = [json.loads(one)["kind"] for one in run("import", "c.jsonl").splitlines()]
+    kinds = [entry["kind"] for entry in imported("c.jsonl")]
     assert kinds == ["user", "call", "call", "result", "result", "user", "respond"]
 
 
@@ -146,7 +155,7 @@ def test_what_is_attached_while_tools_are_at_work_stands_behind_what_they_gave(
     ran = {"type": "system", "subtype": "local_command", "sessionId": "s", "content": "W"}
     beside = ran if command else attached("hook_additional_context", content="W")
     write("c.jsonl", [*rows[:place], beside, *rows[place:]])
-    kinds = [json.loads(one)["kind"] for one in run("import", "c.jsonl").splitlines()]
+    kinds = [entry["kind"] for entry in imported("c.jsonl")]
     assert kinds == ["call", "call", "result", "result", "user", "respond"]
 
 
@@ -154,7 +163,7 @@ def test_what_is_attached_stands_in_front_of_the_words_it_came_with(home: Path) 
     files = [attached("file", filename=name, content={"file": {"content": name}}) for name in "abc"]
     asked = [line("user", "/skill", "1"), line("user", "Do it", "2", "1", isMeta=True), files[0], files[1]]
     write("c.jsonl", [*asked, line("user", "[interrupted]", "3"), line("user", "Go", "4", "3"), files[2]])
-    told = [json.loads(one)["text"].split(":")[0].split()[-1] for one in run("import", "c.jsonl").splitlines()]
+    told = [entry["text"].split(":")[0].split()[-1] for entry in imported("c.jsonl")]
     assert told == ["a", "b", "/skill", "it", "[interrupted]", "c", "Go"]
 
 
@@ -162,7 +171,7 @@ def test_side_chains_that_have_no_agent_are_told_apart_by_where_they_begin(home:
     asked = [line("user", f"Ask {n}", f"{n}", isSidechain=True) for n in (1, 2)]
     answered = [line("assistant", text(f"Done {n}"), f"{n}-a", f"{n}", isSidechain=True) for n in (1, 2)]
     write("c.jsonl", [line("user", "Go", "0"), *asked, *answered])
-    said = [[json.loads(one)["text"] for one in run("import", "c.jsonl", "--line", str(n)).splitlines()] for n in (1, 2, 3)]  # fmt: skip
+    said = [[entry["text"] for entry in imported("c.jsonl", "--line", n)] for n in (1, 2, 3)]
     assert said == [["Go"], ["Ask 1", "Done 1"], ["Ask 2", "Done 2"]]
 
 
@@ -171,7 +180,7 @@ def test_what_agents_of_claude_code_say_is_apart_where_the_lines_were_printed(ho
     rows = [{"type": role, "session_id": "s", "parent_tool_use_id": call, "message": {"role": role, "content": text(word)}} for role, word, call in said]  # fmt: skip
     rows += [{**rows[3], "is_api_error_message": True}, {"type": "result", "session_id": "s", "result": "End"}]
     write("c.jsonl", [{"type": "system", "subtype": "init", "session_id": "s"}, *rows])
-    told = [[json.loads(one)["text"] for one in run("import", "c.jsonl", "--line", n).splitlines()] for n in "12"]
+    told = [[entry["text"] for entry in imported("c.jsonl", "--line", n)] for n in "12"]
     assert told == [["Go", "End"], ["Ask", "Done"]]
 
 
@@ -280,28 +289,26 @@ def test_side_requests_are_conversations_of_their_own(home: Path) -> None:
 
 
 def test_llm_logs_before_its_messages_were_a_tree(home: Path) -> None:
-    with contextlib.closing(sqlite3.connect("logs.db")) as conn, conn:
-        conn.execute("PRAGMA journal_mode = WAL")
-        conn.execute("CREATE TABLE conversations (id TEXT)")
-        conn.execute("CREATE TABLE responses (id TEXT, conversation_id TEXT, model TEXT, system TEXT, prompt TEXT, response TEXT)")  # fmt: skip
-        conn.executemany("INSERT INTO responses VALUES (?, 'c', 'gpt-5.4', 'Be brief.', ?, ?)", [("1", "Hi", "Hello"), ("2", "And?", "So.")])  # fmt: skip
-    conn.close()
-    kinds = [json.loads(one)["kind"] for one in run("import", "logs.db").splitlines()]
+    def change(*statements: str) -> None:
+        with contextlib.closing(sqlite3.connect("logs.db")) as conn, conn:
+            conn.executescript(";".join(statements))
+
+    rows = [(n, "c", "gpt-5.4", "Be brief.", *said) for n, said in (("1", ("Hi", "Hello")), ("2", ("And?", "So.")))]
+    tables = (
+        "CREATE TABLE conversations (id); CREATE TABLE responses (id, conversation_id, model, system, prompt, response)"
+    )
+    keep("logs.db", database(tables, responses=rows))
+    change("PRAGMA journal_mode = WAL")
+    kinds = [entry["kind"] for entry in imported("logs.db")]
     assert kinds == ["system", "user", "respond", "user", "respond"]
     assert [path.name for path in home.glob("logs.db*")] == ["logs.db"], "nothing is left beside another program's file"
-    with contextlib.closing(sqlite3.connect("logs.db")) as conn, conn:
-        for column in ("datetime_utc", "input_tokens", "output_tokens", "token_details"):
-            conn.execute(f"ALTER TABLE responses ADD COLUMN {column}")
-        conn.execute(
-            "UPDATE responses SET datetime_utc = '2025-05-01T10:00:00.5+00:00', input_tokens = 7, output_tokens = 2"
-        )
-    conn.close()
+    added = ("datetime_utc", "input_tokens", "output_tokens", "token_details")
+    used = "datetime_utc = '2025-05-01T10:00:00.5+00:00', input_tokens = 7, output_tokens = 2"
+    change(*(f"ALTER TABLE responses ADD COLUMN {column}" for column in added), f"UPDATE responses SET {used}")
     (asked,) = conversations(source_file(Path("logs.db")), recognised(source_file(Path("logs.db"))))
     assert [call.usage.input_total for call in asked.calls if call.usage] == [7, 7]
     assert [entry.at for entry in asked.entries()] == [None, *[1746093600500] * 4]
-    with contextlib.closing(sqlite3.connect("logs.db")) as conn, conn:
-        conn.execute("ALTER TABLE responses DROP COLUMN system")
-    conn.close()
+    change("ALTER TABLE responses DROP COLUMN system")
     with pytest.raises(FormatError, match=r"logs.db is not as llm writes it: OperationalError no such column: system"):
         run("import", "logs.db")
 
@@ -370,28 +377,6 @@ def test_conversations_that_begin_alike_find_their_threads_again(home: Path) -> 
     for path, name in zip(sorted(Path("all").glob("?.jsonl")), "fedcba", strict=True):
         path.rename(f"all/{name}.new.jsonl")
     assert {row.partition(": ")[2] for row in run("import", "all", "--into", "t").splitlines()} == {"nothing new"}
-
-
-@pytest.mark.parametrize("ends", ["\n", "\r\n"])
-def test_what_a_model_of_aider_quotes_heads_and_edits_is_its_own(home: Path, ends: str) -> None:
-    edit = "a.py\n<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE"
-    answer = f"#### Steps\n\n> as you said\n\n{edit}"
-    said = ["# aider chat started at 1", "", "> Aider v0.86.2  ", "", "#### Do it  ", "#### now  ", "", answer, "", "> Tokens: 1 sent  ", ""]  # fmt: skip
-    Path("a.md").write_bytes("\n".join(said).replace("\n", ends).encode())
-    assert [json.loads(one)["text"] for one in run("import", "a.md").splitlines()] == ["Do it\nnow", answer]
-
-
-def test_what_aider_was_commanded_is_not_said_to_its_model(home: Path) -> None:
-    lines = ["#### /add a.py", "> Added a.py to the chat.", "#### /ask How?", "", "#### How?", "", "So.", "> Tokens: 1", "#### !ls", "", "#### /code Do it", "", "Done."]  # fmt: skip
-    Path("a.md").write_text("# aider chat started at 1\n\n" + "\n".join(f"{line}  " if line[:1] in ("#", ">") else line for line in lines))  # fmt: skip
-    assert [json.loads(one)["text"] for one in run("import", "a.md").splitlines()] == ["How?", "So.", "Do it", "Done."]
-
-
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_a_chat_file_with_the_line_ends_of_windows_is_known_for_one(home: Path, mark: str) -> None:
-    chat = "---\ntopic: Tea\n---\n\n**user**: How hot?\n\n**ai**: 80 degrees.\n"
-    Path("c.md").write_bytes((mark + chat).replace("\n", "\r\n").encode())
-    assert [json.loads(one)["text"] for one in run("import", "c.md").splitlines()] == ["How hot?", "80 degrees."]
 
 
 def test_a_last_line_that_is_half_written_is_left_out_and_said(home: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -639,18 +624,14 @@ WHOLE: dict[str, tuple[Callable[[], str | bytes], list[str], str]] = {
 @pytest.mark.parametrize("name", WHOLE)
 def test_nothing_of_a_session_is_lost_unsaid(home: Path, name: str) -> None:
     make, words, left_out = WHOLE[name]
-    made = make()
-    Path("x.json").write_bytes(made if isinstance(made, bytes) else made.encode())
-    done = invoke("import", "x.json")
+    done = invoke("import", keep("x.json", make()))
     assert [word for word in words if word not in done.stdout] == []
     assert "Stale" not in done.stdout
     said = [json.loads(one) for one in done.stdout.splitlines()]
     calls = [entry["call_id"] for entry in said if entry["kind"] == "call"]
     assert len(calls) == len(set(calls))
     assert done.stderr.rstrip().partition("left out: ")[2] == left_out
-    Path("entries.jsonl").write_text(done.stdout)
-    for target in TARGETS:
-        assert_valid(json.loads(run("render", "entries.jsonl", "-m", target, "--json")), target)
+    assert_goes_on(done.stdout)
 
 
 def response(role: str, said: str) -> JsonObject:
@@ -672,16 +653,57 @@ def compacted(message: str, *seen: JsonObject) -> JsonObject:
     return {"type": "compacted", "payload": {"message": message, **({"replacement_history": list(seen)} if seen else {})}}  # fmt: skip
 
 
+def rolled_back(turns: int) -> JsonObject:
+    return {"type": "event_msg", "payload": {"type": "thread_rolled_back", "num_turns": turns}}
+
+
+def asked(word: str) -> list[JsonObject]:
+    """A question that Codex was asked, and the answer."""
+    return [response("user", word), response("assistant", f"{word}!")]
+
+
+def rewound(to: str) -> str:
+    """A session of gemini-cli that goes on from an earlier line."""
+    said = enumerate([("info", "x"), ("user", "Go"), ("gemini", "Gone."), ("user", "Stale"), ("gemini", "Stale.")])
+    rows = [{"id": str(number), "type": kind, "content": word} for number, (kind, word) in said]
+    return gemini_lines(*rows, {"$rewindTo": to}, {"id": "5", "type": "user", "content": "On"})
+
+
+SILENT = [{"type": kind, "sessionId": "s", "uuid": kind, "parentUuid": behind} for kind, behind in (("system", "2"), ("progress", "system"))]  # fmt: skip
+AIDER = "#### Steps\n\n> as you said\n\na.py\n<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE"
+AIDER_CHAT = (
+    f"# aider chat started at 1\n\n> Aider v0.86.2  \n\n#### Do it  \n#### now  \n\n{AIDER}\n\n> Tokens: 1 sent  \n"
+)
+AIDER_COMMANDS = "#### /add a.py  \n> Added a.py to the chat.  \n#### /ask How?  \n\n#### How?  \n\nSo.\n> Tokens: 1  \n#### !ls  \n\n#### /code Do it  \n\nDone."
+CHAT = "---\r\ntopic: Tea\r\n---\r\n\r\n**user**: How hot?\r\n\r\n**ai**: 80 degrees.\r\n"
+# A file, and what was said to its model and by it, in this order.
+SPOKEN: dict[str, tuple[Callable[[], str], list[str]]] = {
+    "Claude Code, rewound behind lines that say nothing": (lambda: "\n".join(map(json.dumps, [line("user", "Go", "1"), line("assistant", text("Gone."), "2", "1"), *SILENT, line("user", "Stale", "3", "progress"), line("assistant", text("Stale."), "4", "3"), line("user", "On", "5", "progress")])), ["Go", "Gone.", "On"]),
+    "Claude Code, a line again and another of its id": (lambda: "\n".join(map(json.dumps, [*[line("user", "Go", "1")] * 2, line("assistant", text("Gone."), "1", "1")])), ["Go", "Gone."]),
+    "Claude Code, a reply in text and in blocks": (lambda: "\n".join(json.dumps(line("assistant", said, str(n), message={"id": "m"})) for n, said in enumerate(("Plain.", text("Blocks.")))), ["Plain.", "Blocks."]),
+    "aider, whose model quotes, heads and edits": (lambda: AIDER_CHAT, ["Do it\nnow", AIDER]),
+    "aider on Windows": (lambda: AIDER_CHAT.replace("\n", "\r\n"), ["Do it\nnow", AIDER]),
+    "aider, with commands": (lambda: f"# aider chat started at 1\n\n{AIDER_COMMANDS}", ["How?", "So.", "Do it", "Done."]),
+    "a chat file on Windows, marked": (lambda: f"\ufeff{CHAT}", ["How hot?", "80 degrees."]),
+    "Codex, rolled back": (lambda: "\n".join(map(json.dumps, rollout(*asked("A"), *asked("Stale"), *asked("Stale"), rolled_back(2), *asked("D"), rolled_back(0)))), ["A", "A!", "D", "D!"]),
+    "Codex, rolled back further than it goes": (lambda: "\n".join(map(json.dumps, rollout(*asked("Stale"), rolled_back(7), *asked("B")))), ["B", "B!"]),
+    "gemini-cli, rewound": (lambda: rewound("3"), ["Go", "Gone.", "On"]),
+    "gemini-cli, rewound to its first question": (lambda: rewound("1"), ["On"]),
+    "gemini-cli, rewound to its beginning": (lambda: rewound("0"), ["On"]),
+    "gemini-cli, rewound to what is not there": (lambda: rewound("unknown"), ["On"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPOKEN)
+def test_what_a_model_was_told_and_said_stands_there_alone_and_in_its_order(home: Path, name: str) -> None:
+    make, spoken = SPOKEN[name]
+    assert [entry["text"] for entry in imported(keep("x.md", make()))] == spoken
+
+
 TALK = [response("user", "G1"), response("assistant", "G2"), response("user", "K1"), response("assistant", "G3")]
 PI_TALK: list[JsonObject] = [{"role": ("user", "assistant")[n % 2], "content": word} for n, word in enumerate(("G1", "G2", "K1", "K2"))]  # fmt: skip
 GEMINI_TALK: list[JsonObject] = [{"id": str(n), "type": "user" if n % 2 else "gemini", "content": [{"text": word}]} for n, word in enumerate(("K1", "G1", "G2", "K2", "K3"), 1)]  # fmt: skip
-BOUNDARY: JsonObject = {
-    "type": "system",
-    "subtype": "compact_boundary",
-    "sessionId": "s",
-    "uuid": "b",
-    "parentUuid": None,
-}
+BOUNDARY = {"type": "system", "subtype": "compact_boundary", "sessionId": "s", "uuid": "b", "parentUuid": None}
 SUMMED = line("user", "S1", "5", "b", isCompactSummary=True)
 CLAUDE_TALK = [line(("user", "assistant")[n % 2], text(word), f"{n + 1}", f"{n or ''}") for n, word in enumerate(("G1", "G2", "K1", "K2"))]  # fmt: skip
 
@@ -691,8 +713,7 @@ def opencode_talk(*messages: tuple[JsonObject, JsonObject], revert: JsonObject |
     rows = [(f"m{n}", {"role": ("user", "assistant")[n % 2], "providerID": "anthropic", "time": {"created": n}, **facts}, part) for n, (facts, part) in enumerate(messages)]  # fmt: skip
     if not files:
         made = database(OPENCODE.replace("time_created)", "time_created, revert)", 1).replace("('s', 1)", f"('s', 1, '{json.dumps(revert)}')"), message=[(id, "s", n, json.dumps(facts)) for n, (id, facts, _) in enumerate(rows)], part=[(f"p{id}", id, "s", json.dumps(part)) for id, _, part in rows])  # fmt: skip
-        Path("x.db").write_bytes(made)
-        return Path("x.db")
+        return keep("x.db", made)
     inner, owner = ("storage/session/", "s/") if files == "first" else ("storage/", "")
     values: dict[str, JsonObject | None] = {f"storage/session/{'info' if owner else 'p'}/s.json": {"id": "s", "revert": revert}}  # fmt: skip
     values |= {f"{inner}message/s/{id}.json": facts for id, facts, _ in rows}
@@ -731,12 +752,12 @@ ASKED_SO_FAR = ({}, {"type": "compaction", "auto": True})
 SUMMARY = ({"summary": True, "finish": "stop", "parentID": "m4"}, {"type": "text", "text": "S1"})
 # A session that was summed up, and in which order its model saw then what; G… are the words it saw no more.
 SUMMED_UP: dict[str, tuple[Callable[[], Path], list[str]]] = {
-    "pi": (lambda: jsonl(pi_lines(*PI_TALK, {"type": "compaction", "summary": "S1", "firstKeptEntryId": "i2"}, {"role": "user", "content": "L1"})), ["S1", "K1", "K2", "L1"]),
-    "pi-twice": (lambda: jsonl(pi_lines(*PI_TALK, {"type": "compaction", "summary": "G4", "firstKeptEntryId": "i2"}, {"role": "user", "content": "G5"}, {"type": "compaction", "summary": "S1", "firstKeptEntryId": ""}, {"role": "user", "content": "L1"}).replace("K1", "G6").replace("K2", "G7")), ["S1", "L1"]),
-    "pi-before": (lambda: jsonl(pi_lines(*PI_TALK, {"type": "compaction", "summary": "S1", "firstKeptEntryIndex": 3}).replace('"parentId"', '"p"').replace('"i', '"')), ["S1", "K1", "K2"]),
-    "pi-retained": (lambda: jsonl(pi_lines(*PI_TALK, {"type": "compaction", "summary": "S1", "retainedTail": PI_TALK[2:]}, {"role": "user", "content": "L1"})), ["S1", "K1", "K2", "L1"]),
-    "pi-retained-anew": (lambda: jsonl(pi_lines(*PI_TALK[:2], {"type": "compaction", "summary": "S1", "firstKeptEntryId": "i0", "retainedTail": [{"role": "user", "content": "K1"}]})), ["S1", "K1"]),
-    "gemini-cli": (lambda: jsonl(gemini_lines(*GEMINI_TALK, {"$set": {"messages": [GEMINI_TALK[0], {"id": "n1", "type": "user", "content": [{"text": "S1"}]}, {"id": "n2", "type": "gemini", "content": [{"text": "Got it."}]}, *GEMINI_TALK[3:]]}}, {"id": "6", "type": "user", "content": "L1"})), ["K1", "S1", "K2", "K3", "L1"]),
+    "pi": (lambda: keep("x.jsonl", pi_lines(*PI_TALK, {"type": "compaction", "summary": "S1", "firstKeptEntryId": "i2"}, {"role": "user", "content": "L1"})), ["S1", "K1", "K2", "L1"]),
+    "pi-twice": (lambda: keep("x.jsonl", pi_lines(*PI_TALK, {"type": "compaction", "summary": "G4", "firstKeptEntryId": "i2"}, {"role": "user", "content": "G5"}, {"type": "compaction", "summary": "S1", "firstKeptEntryId": ""}, {"role": "user", "content": "L1"}).replace("K1", "G6").replace("K2", "G7")), ["S1", "L1"]),
+    "pi-before": (lambda: keep("x.jsonl", pi_lines(*PI_TALK, {"type": "compaction", "summary": "S1", "firstKeptEntryIndex": 3}).replace('"parentId"', '"p"').replace('"i', '"')), ["S1", "K1", "K2"]),
+    "pi-retained": (lambda: keep("x.jsonl", pi_lines(*PI_TALK, {"type": "compaction", "summary": "S1", "retainedTail": PI_TALK[2:]}, {"role": "user", "content": "L1"})), ["S1", "K1", "K2", "L1"]),
+    "pi-retained-anew": (lambda: keep("x.jsonl", pi_lines(*PI_TALK[:2], {"type": "compaction", "summary": "S1", "firstKeptEntryId": "i0", "retainedTail": [{"role": "user", "content": "K1"}]})), ["S1", "K1"]),
+    "gemini-cli": (lambda: keep("x.jsonl", gemini_lines(*GEMINI_TALK, {"$set": {"messages": [GEMINI_TALK[0], {"id": "n1", "type": "user", "content": [{"text": "S1"}]}, {"id": "n2", "type": "gemini", "content": [{"text": "Got it."}]}, *GEMINI_TALK[3:]]}}, {"id": "6", "type": "user", "content": "L1"})), ["K1", "S1", "K2", "K3", "L1"]),
     "codex": (lambda: write("x.jsonl", rollout(*TALK, compacted("", response("user", "K1"), response("user", "S1")), response("assistant", "L1"))), ["K1", "S1", "L1"]),
     "codex-sealed": (lambda: write("x.jsonl", rollout(*TALK, compacted("", response("user", "S1"), response("user", "K1"), {"type": "compaction", "encrypted_content": "E1"}), response("assistant", "L1"))), ["S1", "K1", "L1"]),
     "codex-before": (lambda: write("x.jsonl", rollout(*TALK[1:], compacted("S1"), response("assistant", "L1"))), ["K1", "S1", "L1"]),
@@ -747,21 +768,11 @@ SUMMED_UP: dict[str, tuple[Callable[[], Path], list[str]]] = {
     "claude-code-listed": (lambda: write("x.jsonl", [*CLAUDE_TALK, {**BOUNDARY, "compactMetadata": {"preservedMessages": {"anchorUuid": "b", "uuids": ["3", "4"], "allUuids": ["1", "2", "3", "4"]}}}, SUMMED]), ["K1", "K2", "S1"]),
     "claude-code-before": (lambda: write("x.jsonl", [*(one for one in CLAUDE_TALK if "K" not in str(one)), {**SUMMED, "parentUuid": None}, line("assistant", text("L1"), "6", "5")]), ["S1", "L1"]),
     "opencode": (lambda: opencode_talk(*OPENCODE_TALK, ASKED_SO_FAR, SUMMARY, said("L1")), ["S1", "L1"]),
-    "opencode-second": (lambda: sqlite_file(opencode_second(("user", {"text": "G1"}), ("assistant", {"content": [{"type": "text", "text": "G2"}]}), ("compaction", {"summary": "S1", "recent": "K1"}), ("user", {"text": "L1"}))), ["S1", "K1", "L1"]),
+    "opencode-second": (lambda: keep("x.db", opencode_second(("user", {"text": "G1"}), ("assistant", {"content": [{"type": "text", "text": "G2"}]}), ("compaction", {"summary": "S1", "recent": "K1"}), ("user", {"text": "L1"}))), ["S1", "K1", "L1"]),
     "opencode-tail": (lambda: opencode_talk(*OPENCODE_TALK, ({}, {"type": "compaction", "tail_start_id": "m2"}), SUMMARY), ["K1", "K2", "S1"]),
     "opencode-failed": (lambda: opencode_talk(*OPENCODE_TALK, ASKED_SO_FAR, ({**SUMMARY[0], "error": {"name": "APIError"}}, {"type": "text", "text": "x"}), said("L1")), ["G1", "G2", "K1", "K2", "L1"]),
     "opencode-before": (lambda: opencode_talk(*OPENCODE_TALK, said("G3"), SUMMARY, said("L1"), files="earlier"), ["S1", "L1"]),
 }  # fmt: skip
-
-
-def sqlite_file(written: bytes) -> Path:
-    Path("x.db").write_bytes(written)
-    return Path("x.db")
-
-
-def jsonl(written: str) -> Path:
-    Path("x.jsonl").write_text(written)
-    return Path("x.jsonl")
 
 
 @pytest.mark.moves_prefix(reason="what the client summed up is a rebase")
@@ -816,21 +827,7 @@ def test_a_session_imported_without_its_rebases_gains_them_behind_what_it_holds(
 
 
 @pytest.mark.moves_prefix(reason="what the client summed up is a rebase")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "pi",
-        "pi-twice",
-        "pi-before",
-        "pi-retained",
-        "gemini-cli",
-        "codex",
-        "codex-sealed",
-        "claude-code",
-        "claude-code-anchored",
-        "opencode",
-    ],
-)
+@pytest.mark.parametrize("name", "pi pi-twice pi-before pi-retained gemini-cli codex codex-sealed claude-code claude-code-anchored opencode".split())  # fmt: skip
 def test_a_session_that_is_imported_again_and_again_while_it_grows_is_as_if_it_were_imported_once(
     home: Path, name: str
 ) -> None:
@@ -887,9 +884,7 @@ HALF: list[tuple[str, Callable[[], str | bytes], str]] = [
 def test_half_a_character_is_replaced_and_said(
     home: Path, caplog: pytest.LogCaptureFixture, name: str, make: Callable[[], str | bytes], place: str
 ) -> None:
-    made = make()
-    Path(name).write_bytes(made if isinstance(made, bytes) else made.encode())
-    assert json.loads(run("import", name))["text"] == "Hi \ufffd there"
+    assert imported(keep(name, make()))[0]["text"] == "Hi \ufffd there"
     assert f"{place}: half of a character, read as U+FFFD" in caplog.text
     if name == "r.jsonl":
         assert invoke("audit", name).exit_code == 0
@@ -923,9 +918,7 @@ SIGNATURES: list[tuple[Callable[[], str | bytes], str, list[str], list[str]]] = 
 def test_what_an_answer_was_signed_with_goes_back_to_whom_signed_it(
     home: Path, make: Callable[[], str | bytes], target: str, sent: list[str], not_sent: list[str]
 ) -> None:
-    made = make()
-    Path("x.json").write_bytes(made if isinstance(made, bytes) else made.encode())
-    entries = [json.loads(one) for one in run("import", "x.json", "-m", target.partition(":")[2]).splitlines()]
+    entries = imported(keep("x.json", make()), "-m", target.partition(":")[2])
     write("entries.jsonl", [*entries, {"kind": "user", "text": "On"}])
     body = json.loads(run("render", "entries.jsonl", "-m", target, "--json"))
     assert_valid(body, target)
@@ -936,8 +929,8 @@ def test_what_an_answer_was_signed_with_goes_back_to_whom_signed_it(
 
 
 def test_the_steps_of_one_message_are_answers_of_their_own(home: Path) -> None:
-    Path("x.db").write_bytes(opencode_answers(("anthropic", [*opencode_step(SIGNED, "c"), *opencode_step(SIGNED, "d")])))  # fmt: skip
-    kinds = [json.loads(one)["kind"] for one in run("import", "x.db").splitlines()]
+    steps = [*opencode_step(SIGNED, "c"), *opencode_step(SIGNED, "d")]
+    kinds = [entry["kind"] for entry in imported(keep("x.db", opencode_answers(("anthropic", steps))))]
     assert kinds == ["user", "think", "call", "result", "think", "call", "result"]
 
 
@@ -956,9 +949,7 @@ def test_what_strands_marks_as_bytes_is_base64(home: Path) -> None:
     assert [word for word in ("W1", "W2", "W3", PNG) if word not in printed] == []
     assert "__bytes_encoded__" not in printed
     assert "Stale" not in printed
-    Path("entries.jsonl").write_text(printed)
-    for target in TARGETS:
-        assert_valid(json.loads(run("render", "entries.jsonl", "-m", target, "--json")), target)
+    assert_goes_on(printed)
 
 
 @pytest.mark.moves_prefix(reason="what the client summed up is a rebase")
@@ -979,48 +970,23 @@ def test_what_strands_removed_or_took_back_its_model_sees_no_more(home: Path) ->
 
 def test_arguments_that_broke_off_are_kept_as_they_are(home: Path) -> None:
     broken = {"tool_name": "f", "tool_call_id": "c", "args": '{"path": "a'}
-    Path("x.json").write_text(json.dumps([parts({"user-prompt": {"content": "q"}}), parts({"tool-call": broken}, kind="response")]))  # fmt: skip
-    assert json.loads(run("import", "x.json").splitlines()[1])["args"] == broken["args"]
+    said = [parts({"user-prompt": {"content": "q"}}), parts({"tool-call": broken}, kind="response")]
+    assert imported(keep("x.json", json.dumps(said)))[1]["args"] == broken["args"]
 
 
 def test_branches_of_a_session_of_openai_agents_are_conversations(home: Path) -> None:
     said = [(n, "s", json.dumps({"role": role, "content": word}), "1") for n, (role, word) in enumerate([("user", "Q"), ("assistant", "A"), ("user", "B")])]  # fmt: skip
     schema = "CREATE TABLE agent_sessions (session_id, created_at); CREATE TABLE agent_messages (id, session_id, message_data, created_at); CREATE TABLE message_structure (id, session_id, message_id, branch_id, sequence_number)"
     order = [(1, "s", 0, "main", 1), (2, "s", 1, "main", 2), (3, "s", 0, "b", 1), (4, "s", 2, "b", 2)]
-    sqlite_file(database(schema, agent_sessions=[("s", "1")], agent_messages=said, message_structure=order))
-    told = [[json.loads(one)["text"] for one in run("import", "x.db", "--line", n).splitlines()] for n in "12"]
+    keep("x.db", database(schema, agent_sessions=[("s", "1")], agent_messages=said, message_structure=order))
+    told = [[entry["text"] for entry in imported("x.db", "--line", n)] for n in "12"]
     assert told == [["Q", "A"], ["Q", "B"]]
 
 
 def test_a_call_that_was_still_at_work_has_no_result(home: Path) -> None:
-    Path("x.db").write_bytes(opencode_file())
-    kinds = [(one["kind"], one.get("call_id")) for one in map(json.loads, run("import", "x.db").splitlines())]
+    kinds = [(entry["kind"], entry.get("call_id")) for entry in imported(keep("x.db", opencode_file()))]
     assert ("call", "d") in kinds
     assert ("result", "d") not in kinds
-
-
-def test_turns_of_codex_that_were_rolled_back_are_left_behind(home: Path) -> None:
-    def turn(number: int, said: str) -> list[JsonObject]:
-        asked = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": said}]}
-        answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": f"{said}!"}]}
-        lines = [{"type": "turn_context", "payload": {"model": "m", "turn_id": str(number)}}]
-        return [*lines, *lines, *({"type": "response_item", "payload": item} for item in (asked, answer))]
-
-    def back(turns: int) -> JsonObject:
-        return {"type": "event_msg", "payload": {"type": "thread_rolled_back", "num_turns": turns}}
-
-    meta = {"type": "session_meta", "payload": {"id": "s"}}
-    write("c.jsonl", [meta, *turn(1, "A"), *turn(2, "B"), *turn(3, "C"), back(2), *turn(4, "D"), back(0)])
-    assert [json.loads(one)["text"] for one in run("import", "c.jsonl").splitlines()] == ["A", "A!", "D", "D!"]
-    write("c.jsonl", [meta, *turn(1, "A"), back(7), *turn(2, "B")])
-    assert [json.loads(one)["text"] for one in run("import", "c.jsonl").splitlines()] == ["B", "B!"]
-
-
-@pytest.mark.parametrize(("target", "left"), [("3", ["Go", "Gone."]), ("1", []), ("0", []), ("unknown", [])])
-def test_what_gemini_cli_rewound_is_left_behind(home: Path, target: str, left: list[str]) -> None:
-    said = [{"id": "0", "type": "info", "content": "x"}, {"id": "1", "type": "user", "content": "Go"}, {"id": "2", "type": "gemini", "content": "Gone."}, {"id": "3", "type": "user", "content": "Stale"}, {"id": "4", "type": "gemini", "content": "Stale."}]  # fmt: skip
-    Path("s.jsonl").write_text(gemini_lines(*said, {"$rewindTo": target}, {"id": "5", "type": "user", "content": "On"}))
-    assert [json.loads(one)["text"] for one in run("import", "s.jsonl").splitlines()] == [*left, "On"]
 
 
 def test_what_tools_gave_stays_where_gemini_cli_masks_it_later(home: Path) -> None:
@@ -1040,7 +1006,7 @@ def test_calls_that_gemini_cli_adds_to_an_earlier_line_were_made_where_they_were
         rows += [calls, {"id": f"r{name}", "type": "user", "content": [gave(name)]}, {"id": f"g{name}", "type": "gemini", "content": f"On {name}."}]  # fmt: skip
     rewound = [{"$rewindTo": "gb"}, {"id": "5", "type": "user", "content": "Else"}, rows[7]]
     Path("s.jsonl").write_text(gemini_lines(*rows[:7], *rewound))
-    told = [json.loads(one) for one in run("import", "s.jsonl").splitlines()]
+    told = imported("s.jsonl")
     assert [entry.get("text") or entry["call_id"] for entry in told] == ["Go", "I look.", "a", "a", "On a.", "b", "b", "Else", "c", "c"]  # fmt: skip
 
 
@@ -1071,9 +1037,7 @@ def test_a_session_that_was_taken_while_tools_were_at_work_goes_on(home: Path, c
     assert sorted(json.dumps(result) for result in results) == [json.dumps(gave(name)["functionResponse"]) for name in sorted(names)]  # fmt: skip
     called = [part["functionCall"]["id"] for content in contents for part in content["parts"] if "functionCall" in part]
     assert sorted(called) == sorted(names)
-    write("entries.jsonl", [json.loads(one) for one in run("log", "export", "t").splitlines()] + [{"kind": "user", "text": "On"}])  # fmt: skip
-    for target in TARGETS:
-        assert_valid(json.loads(run("render", "entries.jsonl", "-m", target, "--json")), target)
+    assert_goes_on(run("log", "export", "t") + '{"kind": "user", "text": "On"}')
 
 
 def talk_of(words: str) -> list[Entry]:
@@ -1149,14 +1113,6 @@ def test_calls_are_put_as_a_thread_has_them_in_a_time_that_grows_with_them() -> 
         assert joining(before, now).lacking == []
 
     assert_in_proportion(put, 1_600)
-
-
-def test_a_line_with_the_id_of_another_is_only_left_out_where_it_says_the_same(home: Path) -> None:
-    write("c.jsonl", [line("user", "Go", "1"), line("user", "Go", "1"), line("assistant", text("Gone."), "1", "1")])
-    assert [json.loads(one)["text"] for one in run("import", "c.jsonl").splitlines()] == ["Go", "Gone."]
-    reply = [line("assistant", said, str(n), message={"id": "m"}) for n, said in enumerate(("Plain.", text("Blocks.")))]
-    write("c.jsonl", reply)
-    assert [json.loads(one)["text"] for one in run("import", "c.jsonl").splitlines()] == ["Plain.", "Blocks."]
 
 
 def test_a_folder_that_may_not_be_read_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -1251,7 +1207,7 @@ def test_a_small_packed_file_that_unpacks_to_a_large_value_is_not_read(
 def test_what_does_not_fit_is_refused_at_its_place(
     home: Path, content: str | bytes, options: list[str], problem: str
 ) -> None:
-    Path("x.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
+    keep("x.jsonl", content)
     with pytest.raises(FormatError) as failed:
         run("import", "x.jsonl", *options)
     assert problem in str(failed.value)
@@ -1280,11 +1236,7 @@ def test_no_reader_breaks_on_a_file_of_another_shape(home: Path, store: Any, con
         assert all(one.entries() is not None for one in found)
 
 
-JSON = st.recursive(
-    st.none() | st.text(st.sampled_from('a"\\{}[]\n,:é'), max_size=12),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=6,
-)
+JSON = json_of(st.none() | st.text(st.sampled_from('a"\\{}[]\n,:é'), max_size=12), most=6)
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=4), JSON, max_size=3), max_size=4), st.integers(1, 7), st.booleans())
@@ -1301,24 +1253,14 @@ def test_the_entries_of_a_har_are_read_one_by_one(entries: list[Any], block: int
                 list(cut.har_entries())
 
 
-def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(found for key, one in inner for found in paths_in(one, (*path, key)))]
-
-
 @given(st.sampled_from([name for name in WHOLE if not isinstance(WHOLE[name][0](), bytes)]), st.integers(0), st.sampled_from([None, 5, "x", [], {}, [5], float("nan"), float("inf")]))  # fmt: skip
 @fewer(150)
 def test_a_value_of_a_wrong_kind_is_read_or_refused_with_a_hint(name: str, place: int, value: Any) -> None:
     written = str(WHOLE[name][0]())
     store = recognised(source_file(Path("s.jsonl"), written))
     rows = [json.loads(one) for one in written.splitlines()]
-    paths = [path for path in paths_in(rows) if path]
-    *outer, last = paths[place % len(paths)]
-    inner: Any = rows
-    for key in outer:
-        inner = inner[key]
-    inner[last] = value
-    hints = ["read"]
+    ways = [*places(rows)]
+    rows, hints = put(rows, ways[place % len(ways)], value), ["read"]
     try:
         file = source_file(Path("s.jsonl"), "\n".join(map(json.dumps, rows)))
         assert all(one.entries() is not None for one in conversations(file, store))

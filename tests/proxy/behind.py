@@ -1,24 +1,25 @@
 """What the tests of the proxy stand on: an emulator, or a server of ours, behind a proxy that watches."""
 
 import json
-import os
-import signal
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from quire.emulate import BackgroundServer
 from quire.server.app import Running
 from quire.server.proxy import CacheWatcher, Passing, Proxy, ProxyOptions, Watched
 from quire.server.service import Service
 from quire.testing import Emulator, emulator
-from toolbox import QUIRE, until
+from toolbox import until
 
 RULES = "Always be careful with the records. " * 400
 HEADERS = {"x-api-key": "secret-key", "anthropic-version": "2023-06-01"}
+# Each provider looks at its own.
+KEYS = {**HEADERS, "authorization": "Bearer k", "x-goog-api-key": "k"}
 
 
 class Watching:
@@ -30,6 +31,18 @@ class Watching:
     def newest(self, count: int) -> list[Watched]:
         until(lambda: len(self.seen) >= count)
         return self.seen
+
+    def post(self, given: Any, path: str = "/v1/messages", **headers: str) -> httpx.Response:
+        return httpx.post(f"{self.url}{path}", json=given, headers={**KEYS, **headers})
+
+
+@contextmanager
+def proxied(server: Any, log: Path | None = None, **options: Any) -> Iterator[Watching]:
+    """A stand-in that runs already, behind a proxy of one's own."""
+    seen: list[Watched] = []
+    watcher = CacheWatcher(seen.append, log)
+    with Proxy(ProxyOptions(to=server.url, **options), watcher) as proxy:
+        yield Watching(server, proxy.url, watcher, seen)
 
 
 def watching(
@@ -102,20 +115,3 @@ def body(*said: str, system: str = RULES) -> dict[str, Any]:
     messages[-1]["content"][-1] |= mark  # type: ignore[index]
     told = [{"type": "text", "text": system, **mark}]
     return {"model": "claude-opus-5-5", "max_tokens": 50, "system": told, "messages": messages}
-
-
-@contextmanager
-def running(*words: str, **env: str) -> Iterator[tuple[str, Callable[[], tuple[str, str]]]]:
-    """`quire` in a process of its own: its address, and how to end it, which gives all it wrote."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([*QUIRE, *words], text=True, env={**os.environ, **env}, **pipes)
-    line = process.stderr.readline()
-    try:
-        assert " on http" in line, line + process.stderr.read()
-        yield (
-            line.partition(" on ")[2].split()[0],
-            lambda: (process.send_signal(signal.SIGINT), process.communicate(timeout=600))[1],
-        )
-    finally:
-        process.kill()
-        process.communicate()

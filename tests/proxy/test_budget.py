@@ -9,8 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from behind import HEADERS, Unfinished, Upstream, running
-from test_mend import converse
+from behind import HEADERS, Unfinished, Upstream, proxied
 
 from quire import tokens
 from quire.audit import SentCall, audit, read_calls
@@ -19,7 +18,7 @@ from quire.fitting import Fitter, fit
 from quire.server.mend import RULES, Budget, Mender
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
 from quire.testing import Cut, Emulator, emulator
-from toolbox import until
+from toolbox import interrupted, running, until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 BUDGET = 4_000
@@ -84,31 +83,29 @@ def servers() -> Iterator[dict[str, Emulator]]:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("wire", ["anthropic", "openai", "openai-chat", "gemini"])
 def test_what_was_cut_is_recalled_by_the_proxy_itself(wire: str, stream: bool, servers: dict[str, Emulator]) -> None:
-    server, seen = servers[wire], list[Watched]()
-    headers = {**HEADERS, "authorization": "Bearer k", "x-goog-api-key": "k"}
-    with Proxy(ProxyOptions(to=server.url, budget=BUDGET), CacheWatcher(seen.append)) as proxy:
+    server = servers[wire]
+    with proxied(server, budget=BUDGET) as proxy:
         path, given = request(wire, 2, stream)
-        assert "Nothing was cut." in joined(httpx.post(f"{proxy.url}{path}", json=given, headers=headers))
+        assert "Nothing was cut." in joined(proxy.post(given, path))
         assert server.requests[-1].body == given  # what fits goes on as it came
         path, given = request(wire, 40, stream)
-        answer = joined(httpx.post(f"{proxy.url}{path}", json=given, headers=headers))
+        answer = joined(proxy.post(given, path))
     assert "It is 4711." in answer, answer
     assert "One moment." not in answer
     first, second = server.requests[-2:]
     assert all(each.status == 200 for each in (first, second))
     assert max(first.predicted.total, second.predicted.total) <= BUDGET
-    assert [each.mended.rules for each in seen] == [(), ("fitted",), ("fitted", "recalled")]
+    assert [each.mended.rules for each in proxy.seen] == [(), ("fitted",), ("fitted", "recalled")]
 
 
 def test_the_first_cut_is_where_the_engine_makes_it(servers: dict[str, Emulator]) -> None:
     """Room to look things up is left free once something is cut, and not before."""
     server, cut = servers["openai-chat"], list[tuple[bool, bool]]()
-    with Proxy(ProxyOptions(to=server.url, budget=BUDGET), CacheWatcher()) as proxy:
+    with proxied(server, budget=BUDGET) as proxy:
         for turn in range(2, 14):
             path, given = request("openai-chat", turn, False)
             given["messages"][-1]["content"] = f"{turn} so far, and what now?"
-            answer = httpx.post(f"{proxy.url}{path}", json=given, headers={"authorization": "Bearer k"})
-            assert answer.status_code == 200
+            assert proxy.post(given, path).status_code == 200
             cut.append((server.requests[-1].body != given, fit(given, BUDGET, "openai-chat:gpt-4.1") != given))
     assert {*cut} == {(False, False), (True, True)}
 
@@ -118,12 +115,10 @@ def test_the_first_cut_is_where_the_engine_makes_it(servers: dict[str, Emulator]
 def test_a_reply_that_repeats_the_requests_tools_names_the_applications_alone(
     wire: str, stream: bool, servers: dict[str, Emulator]
 ) -> None:
-    headers = {**HEADERS, "authorization": "Bearer k", "x-goog-api-key": "k"}
     path, given = request(wire, 40, stream)
-    with Proxy(ProxyOptions(to=servers[wire].url, budget=BUDGET), CacheWatcher()) as proxy:
+    with proxied(servers[wire], budget=BUDGET) as proxy:
         for tools in ([], [TOOLS[wire]]):
-            asked = {**given, "tools": tools} if tools else given
-            answer = httpx.post(f"{proxy.url}{path}", json=asked, headers=headers)
+            answer = proxy.post({**given, "tools": tools} if tools else given, path)
             assert "It is 4711." in joined(answer)
             assert '"recall"' in json.dumps(servers[wire].requests[-1].body["tools"])
             assert '"recall"' not in answer.text
@@ -143,21 +138,16 @@ def test_a_model_that_recalls_without_end_stays_in_the_budget_and_answers(wire: 
             return {"text": "One moment.", "calls": [{"name": "recall", "args": args} for args in ways]}
         return "Enough."
 
-    provider, seen = wire.partition("-")[0], list[Watched]()
-    headers = {**HEADERS, "authorization": "Bearer k", "x-goog-api-key": "k"}
-    with (
-        emulator(provider, greedy) as server,
-        Proxy(ProxyOptions(to=server.url, budget=BUDGET), CacheWatcher(seen.append)) as proxy,
-    ):
+    with emulator(wire.partition("-")[0], greedy) as server, proxied(server, budget=BUDGET) as proxy:
         path, given = request(wire, 40, False)
         if own_tools:
             given["tools"] = [TOOLS[wire]]
-        whole = httpx.post(f"{proxy.url}{path}", json=given, headers=headers)
+        whole = proxy.post(given, path)
         answer, sent = joined(whole), server.requests
     assert answer == "Enough."
     assert whole.json().get("tool_choice", "auto") == "auto"
     assert 3 <= len(sent) <= 5
-    assert "client" not in {each.side for each in seen}
+    assert "client" not in {each.side for each in proxy.seen}
     assert all(each.status == 200 and each.predicted.total <= BUDGET for each in sent if each.predicted)
 
 
@@ -166,18 +156,13 @@ def test_a_model_that_recalls_without_end_stays_in_the_budget_and_answers(wire: 
 )
 def test_a_newest_part_that_leaves_no_room_to_recall_is_fitted_without_it(wire: str, count: int) -> None:
     """What is left free for what the model looks up is given up first: the budget is for the application."""
-    headers = {**HEADERS, "authorization": "Bearer k", "x-goog-api-key": "k"}
     path, given = request(wire, 40, False)
     long = json.loads(json.dumps(given).replace("What is the number of", "Which of these is it? " + "word " * count))
-    seen = list[Watched]()
-    with (
-        emulator(wire.partition("-")[0], reply) as server,
-        Proxy(ProxyOptions(to=server.url, budget=BUDGET), CacheWatcher(seen.append)) as proxy,
-    ):
+    with emulator(wire.partition("-")[0], reply) as server, proxied(server, budget=BUDGET) as proxy:
         for asked, answer in ((given, "It is 4711."), (long, "Nothing was cut."), (given, "It is 4711.")):
-            assert joined(httpx.post(f"{proxy.url}{path}", json=asked, headers=headers)) == answer
+            assert joined(proxy.post(asked, path)) == answer
         assert all(each.predicted and BUDGET * 0.3 < each.predicted.total <= BUDGET for each in server.requests)
-    assert [each.mended.rules for each in seen].count(("fitted",)) == 3
+    assert [each.mended.rules for each in proxy.seen].count(("fitted",)) == 3
 
 
 @pytest.mark.moves_prefix(reason="the history is cut")
@@ -201,11 +186,10 @@ def test_what_the_provider_counted_before_the_first_cut_holds_behind_it(size: in
 def test_what_is_left_free_to_recall_is_a_share_of_what_the_messages_may_take(servers: dict[str, Emulator]) -> None:
     """Where instructions and tools take most of a budget, an eighth of it would be most of what is left."""
     messages, used = [{"role": "system", "content": "Mind the tides. " * 700}], list[int]()
-    with Proxy(ProxyOptions(to=servers["openai-chat"].url, budget=BUDGET), CacheWatcher()) as proxy:
+    with proxied(servers["openai-chat"], budget=BUDGET) as proxy:
         for turn in range(30):
             messages += [{"role": "user", "content": f"{turn}? " + "amber window " * 15}]
-            asked = {"model": "gpt-4.1", "messages": messages}
-            httpx.post(f"{proxy.url}/v1/chat/completions", json=asked, headers={"authorization": "Bearer k"})
+            proxy.post({"model": "gpt-4.1", "messages": messages}, "/v1/chat/completions")
             messages += [{"role": "assistant", "content": "Well. " * 15}]
             sent = servers["openai-chat"].requests[-1]
             used += [sent.predicted.total] if sent.predicted and "tools" in sent.body else []
@@ -220,9 +204,9 @@ def test_a_fitted_request_that_the_provider_would_refuse_is_not_sent(
     path, given = request("openai-chat", 40, False)
     without_calls = [{"role": "tool", "tool_call_id": "x", "content": "It is 4711."}]
     monkeypatch.setattr(Fitter, "fit", lambda fitter, body: {**body, "messages": without_calls})
-    with Proxy(ProxyOptions(to=servers["openai-chat"].url, budget=BUDGET), CacheWatcher()) as proxy:
-        answer = httpx.post(f"{proxy.url}{path}", json=given, headers={"authorization": "Bearer k"})
-        assert "fitted into the budget, it would break B2." in proxy._watcher.failures[-1]
+    with proxied(servers["openai-chat"], budget=BUDGET) as proxy:
+        answer = proxy.post(given, path)
+        assert "fitted into the budget, it would break B2." in proxy.watcher.failures[-1]
     assert joined(answer) == "Nothing was cut."
     assert servers["openai-chat"].requests[-1].body == given
 
@@ -230,15 +214,14 @@ def test_a_fitted_request_that_the_provider_would_refuse_is_not_sent(
 def test_what_cannot_be_fitted_is_mended_all_the_same(servers: dict[str, Emulator]) -> None:
     path, given = request("anthropic", 3, False)
     given["system"] = "Mind the tides. " * 2_000
-    with Proxy(
-        ProxyOptions(to=servers["anthropic"].url, budget=BUDGET, mender=Mender(("marks",))), CacheWatcher()
-    ) as proxy:
-        answer = httpx.post(f"{proxy.url}{path}", json=given, headers=HEADERS)
-        assert "BudgetError" in proxy._watcher.failures[-1]
+    with proxied(servers["anthropic"], budget=BUDGET, mender=Mender(("marks",))) as proxy:
+        answer = proxy.post(given, path)
+        assert "BudgetError" in proxy.watcher.failures[-1]
     assert joined(answer) == "Nothing was cut."
     assert '"cache_control"' in json.dumps(servers["anthropic"].requests[-1].body)
 
 
+@pytest.mark.moves_prefix(reason="the history is cut")
 def test_branches_that_are_asked_for_at_once_hold_nothing_of_each_other() -> None:
     def branch(name: str) -> None:
         _, given = request("openai-chat", 40, False)
@@ -246,14 +229,12 @@ def test_branches_that_are_asked_for_at_once_hold_nothing_of_each_other() -> Non
             for role in ("user", "assistant"):
                 given["messages"].append({"role": role, "content": f"{step}: " + f"branch-{name} " * 100})
             given["messages"].append({"role": "user", "content": f"Go on with branch-{name}."})
-            headers = {"authorization": "Bearer k", "x-session-id": "one"}
-            reply = httpx.post(f"{proxy.url}/v1/chat/completions", json=given, headers=headers, timeout=60)
-            assert reply.status_code == 200
+            assert proxy.post(given, "/v1/chat/completions", **{"x-session-id": "one"}).status_code == 200
 
     names = "abcdef"
     with (
         emulator("openai", lambda given: "Well.") as server,
-        Proxy(ProxyOptions(to=server.url, budget=BUDGET), CacheWatcher()) as proxy,
+        proxied(server, budget=BUDGET) as proxy,
         ThreadPoolExecutor(len(names)) as threads,
     ):
         list(threads.map(branch, names))
@@ -269,36 +250,34 @@ def test_a_request_that_goes_on_with_what_the_provider_holds_is_said_to_be_watch
 ) -> None:
     seen = list[Watched]()
     path, given = request("openai", 1, False)
-    headers = {"authorization": "Bearer k"}
     for options in ({"budget": BUDGET}, {"ask_provider": True}):
-        with Proxy(ProxyOptions(to=servers["openai"].url, **options), CacheWatcher(seen.append)) as proxy:
-            first = httpx.post(f"{proxy.url}{path}", json={**given, "store": True}, headers=headers).json()
-            given["previous_response_id"] = first["id"]
-            httpx.post(f"{proxy.url}{path}", json=given, headers=headers)
-            del given["previous_response_id"]
+        with proxied(servers["openai"], **options) as proxy:
+            first = proxy.post({**given, "store": True}, path).json()
+            proxy.post({**given, "previous_response_id": first["id"]}, path)
+        seen += proxy.seen
     assert ["not mended: the provider holds" in each.line() for each in seen] == [False, True, False, False]
 
 
 def test_a_tool_of_the_applications_own_that_is_called_recall_is_its_own(servers: dict[str, Emulator]) -> None:
     path, given = request("anthropic", 40, False)
     given["tools"] = [{"name": "recall", "input_schema": {"type": "object"}}]
-    with Proxy(ProxyOptions(to=servers["anthropic"].url, budget=BUDGET), CacheWatcher()) as proxy:
-        answer = httpx.post(f"{proxy.url}{path}", json=given, headers=HEADERS).json()
+    with proxied(servers["anthropic"], budget=BUDGET) as proxy:
+        answer = proxy.post(given, path).json()
     assert [block["name"] for block in answer["content"] if block["type"] == "tool_use"] == ["recall"]
 
 
 def test_a_reply_that_breaks_off_before_it_is_handed_on_is_said_to_and_counts(servers: dict[str, Emulator]) -> None:
     """The application has seen nothing of it, so it can be told what happened, and may ask again."""
-    server, seen = servers["anthropic"], list[Watched]()
+    server = servers["anthropic"]
     path, given = request("anthropic", 40, True)
-    with Proxy(ProxyOptions(to=server.url, budget=BUDGET), CacheWatcher(seen.append)) as proxy:
+    with proxied(server, budget=BUDGET) as proxy:
         server.next(Cut("word " * 50, after_bytes=900))
-        answer = httpx.post(f"{proxy.url}{path}", json=given, headers=HEADERS)
+        answer = proxy.post(given, path)
         assert (answer.status_code, answer.json()["error"]["type"]) == (502, "proxy_error")
         assert f"{server.url} broke off" in answer.json()["error"]["message"]
-        assert "It is 4711." in joined(httpx.post(f"{proxy.url}{path}", json=given, headers=HEADERS))
-    assert [each.whole for each in seen] == [False, True, True]
-    assert all(each.usd for each in seen)
+        assert "It is 4711." in joined(proxy.post(given, path))
+    assert [each.whole for each in proxy.seen] == [False, True, True]
+    assert all(each.usd for each in proxy.seen)
 
 
 def test_an_application_that_goes_away_before_a_fitted_reply_is_whole_has_paid_for_it() -> None:
@@ -317,10 +296,8 @@ def test_an_application_that_goes_away_before_a_fitted_reply_is_whole_has_paid_f
 
 def test_gemini_takes_a_tool_that_stands_alone(servers: dict[str, Emulator]) -> None:
     path, given = request("gemini", 40, False)
-    with Proxy(ProxyOptions(to=servers["gemini"].url, budget=BUDGET), CacheWatcher()) as proxy:
-        asked = {**given, "tools": TOOLS["gemini"]}
-        answer = httpx.post(f"{proxy.url}{path}", json=asked, headers={"x-goog-api-key": "k"})
-    assert "It is 4711." in joined(answer)
+    with proxied(servers["gemini"], budget=BUDGET) as proxy:
+        assert "It is 4711." in joined(proxy.post({**given, "tools": TOOLS["gemini"]}, path))
 
 
 @pytest.mark.parametrize(
@@ -334,10 +311,8 @@ def test_recall_is_not_offered_where_the_provider_takes_no_such_tool_beside_what
     wire: str, own: dict[str, Any], servers: dict[str, Emulator]
 ) -> None:
     path, given = request(wire, 40, False)
-    with Proxy(ProxyOptions(to=servers[wire].url, budget=BUDGET), CacheWatcher()) as proxy:
-        headers = {"authorization": "Bearer k", "x-goog-api-key": "k"}
-        answer = httpx.post(f"{proxy.url}{path}", json={**given, **own}, headers=headers)
-    assert joined(answer) == "Nothing was cut."
+    with proxied(servers[wire], budget=BUDGET) as proxy:
+        assert joined(proxy.post({**given, **own}, path)) == "Nothing was cut."
     sent = servers[wire].requests[-1]
     assert sent.predicted is not None
     assert BUDGET / 4 < sent.predicted.total <= BUDGET
@@ -347,23 +322,22 @@ def test_recall_is_not_offered_where_the_provider_takes_no_such_tool_beside_what
 def test_recall_is_not_offered_beside_a_cache_of_gemini(servers: dict[str, Emulator]) -> None:
     path, given = request("gemini", 40, False)
     held = {"role": "user", "parts": [{"text": "The tides of the harbour. " * 400}]}
-    with Proxy(ProxyOptions(to=servers["gemini"].url, budget=BUDGET), CacheWatcher()) as proxy:
+    with proxied(servers["gemini"], budget=BUDGET) as proxy:
         made = {"model": "models/gemini-2.5-flash", "contents": [held]}
-        cache = httpx.post(f"{proxy.url}/v1beta/cachedContents", json=made, headers={"x-goog-api-key": "k"}).json()
-        asked = {**given, "cachedContent": cache["name"]}
-        answer = httpx.post(f"{proxy.url}{path}", json=asked, headers={"x-goog-api-key": "k"})
-    assert joined(answer) == "Nothing was cut."
+        cache = proxy.post(made, "/v1beta/cachedContents").json()
+        assert joined(proxy.post({**given, "cachedContent": cache["name"]}, path)) == "Nothing was cut."
     assert len(servers["gemini"].requests[-1].body["contents"]) < len(given["contents"])
 
 
 def test_what_a_subscription_pays_for_is_fitted_where_that_is_asked_for(servers: dict[str, Emulator]) -> None:
     url = servers["anthropic"].url
     for words, line in (((), "not mended: a subscription"), (("--mend-subscriptions",), "mended: fitted")):
-        with running("proxy", "--to", url, "--port", "0", "--budget", str(BUDGET), *words) as (proxy, ended):
+        with running("proxy", "--to", url, "--port", "0", "--budget", str(BUDGET), *words) as (proxy, process):
             path, given = request("anthropic", 40, False)
             headers = {**HEADERS, "authorization": "Bearer sk-ant-oat01-x"}
-            assert httpx.post(f"{proxy}{path}", json=given, headers=headers).status_code == 200
-            assert line in ended()[0]
+            answer = httpx.post(f"{proxy}{path}", json=given, headers=headers)
+            assert joined(answer) == ("It is 4711." if words else "Nothing was cut.")
+            assert line in interrupted(process)[0]
 
 
 def joined(answer: httpx.Response) -> str:
@@ -386,28 +360,22 @@ def _texts(value: Any) -> Iterator[str]:
                 yield from _texts(each)
 
 
-def test_the_command_fits(servers: dict[str, Emulator]) -> None:
-    with running("proxy", "--to", servers["anthropic"].url, "--port", "0", "--budget", str(BUDGET)) as (url, ended):
-        assert "It is 4711." in json.dumps(converse(url, "anthropic", [request("anthropic", 40, False)[1]]))
-        assert "mended: fitted" in ended()[0]
-
-
 @pytest.mark.parametrize("rules", [(), tuple(RULES)], ids=["fit", "mend"])
 def test_a_conversation_stays_one_when_it_is_fitted_and_that_loss_is_quires(
     rules: tuple[str, ...], servers: dict[str, Emulator], tmp_path: Path
 ) -> None:
     """Where the application's own head moves too, and nothing but the budget is asked for, the loss is its own."""
-    log, seen = tmp_path / "log.jsonl", list[Watched]()
-    options = ProxyOptions(to=servers["anthropic"].url, budget=BUDGET, mender=Mender(rules) if rules else None)
-    with Proxy(options, CacheWatcher(seen.append, log)) as proxy:
+    log, mender = tmp_path / "log.jsonl", Mender(rules) if rules else None
+    with proxied(servers["anthropic"], log, budget=BUDGET, mender=mender) as proxy:
         for turn in (8, 9, 30, 31):
             path, given = request("anthropic", turn, False)
             tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("find", "open")]
             head = {"type": "text", "text": f"It is 12:{turn:02}:00.", "cache_control": {"type": "ephemeral"}}
             given |= {"system": [head], "tools": tools[:: 1 if turn % 2 else -1]}
-            assert httpx.post(f"{proxy.url}{path}", json=given, headers=HEADERS).status_code == 200
-    assert len({each.conversation.name for each in seen}) == 1
+            assert proxy.post(given, path).status_code == 200
+    assert len({each.conversation.name for each in proxy.seen}) == 1
     [audited] = audit(read_calls(log)).conversations
-    [fitted] = [each for each in seen if each.loss is not None and "recall" in each.loss.note]
+    losses = [each.loss for each in proxy.seen if each.loss is not None]
+    [fitted] = [loss for loss in losses if "recall" in loss.note]
     assert fitted.side == ("quire" if rules else "client")
-    assert [each.cause for each in audited.verdicts] == [each.loss.cause for each in seen if each.loss is not None]
+    assert [each.cause for each in audited.verdicts] == [loss.cause for loss in losses]

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from behind import HEADERS, RULES, Upstream, Watching, body, running, watching
+from behind import HEADERS, KEYS, RULES, Upstream, Watching, body, proxied, watching
 
 from quire.fitting import unmarked_body
 from quire.providers.prefix import prefix_bytes
@@ -22,7 +22,7 @@ from quire.server.mend import Mender, difference, is_subscription
 from quire.server.mend_rules import RULES as MENDING
 from quire.server.mend_rules import changed_sections
 from quire.server.proxy import CacheWatcher, Proxy, ProxyOptions, Watched
-from toolbox import assert_in_proportion, invoke, put, until
+from toolbox import assert_in_proportion, interrupted, invoke, put, running, until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 Body = dict[str, Any]
@@ -146,8 +146,7 @@ def converse(url: str, provider: str, requests: list[Body]) -> list[Any]:
     out = []
     for each in requests:
         path = PATHS.get(provider) or ("/v1/responses" if "input" in each else "/v1/chat/completions")
-        headers = {**HEADERS, "authorization": "Bearer k", "x-goog-api-key": "k"}
-        reply = httpx.post(f"{url}{path}", json=each, headers=headers)
+        reply = httpx.post(f"{url}{path}", json=each, headers=KEYS)
         assert reply.status_code == 200, reply.text
         said = reply.json()
         said = said.get("content") or said.get("candidates") or said.get("output") or said["choices"]
@@ -175,14 +174,12 @@ def test_a_rule_gives_back_what_was_lost_and_the_answer_is_the_same(case: str, s
         own = json.dumps(requests).replace("Always be careful", f"Always ({name}) be careful")
         return converse(url, provider, json.loads(own)), server.requests[start:]
 
-    seen: list[Watched] = []
-    watcher = CacheWatcher(seen.append)
     unmended, own = held(case, server.url)
-    with Proxy(ProxyOptions(to=server.url, mender=Mender([rule])), watcher) as proxy:
+    with proxied(server, mender=Mender([rule])) as proxy:
         mended, sent = held(f"{case} mended", proxy.url)
     assert mended == unmended
-    assert rule in seen[-1].mended.rules + seen[-2].mended.rules
-    assert not any(each.mended.refused for each in seen)
+    assert rule in proxy.seen[-1].mended.rules + proxy.seen[-2].mended.rules
+    assert not any(each.mended.refused for each in proxy.seen)
     wire = "openai-chat" if provider == "openai" and "messages" in requests[0] else provider
     lines = [prefix_bytes(each.body, wire) for each in sent]
     assert all(after.startswith(before) for before, after in pairwise(lines[1:]))
@@ -194,7 +191,7 @@ def test_a_rule_gives_back_what_was_lost_and_the_answer_is_the_same(case: str, s
         for each in (own, sent)
     ]
     assert reuse[1] > max(0.6, reuse[0] + 0.1), reuse  # the second turn has no history to read
-    (row,) = watcher.savings.as_json()["simulated"][-1:]
+    (row,) = proxy.watcher.savings.as_json()["simulated"][-1:]
     assert (row["rules"], row["tokens"] > 0, row["usd"] > 0) == (rule, True, True)
 
 
@@ -377,10 +374,9 @@ def test_what_is_kept_of_a_conversation_saves_work_and_changes_nothing() -> None
 
 
 def converse_through(behind: Watching, requests: list[Body], rules: list[str], **options: Any) -> list[Watched]:
-    seen: list[Watched] = []
-    with Proxy(ProxyOptions(to=behind.server.url, mender=Mender(rules), **options), CacheWatcher(seen.append)) as proxy:
+    with proxied(behind.server, mender=Mender(rules), **options) as proxy:
         converse(proxy.url, "anthropic", requests)
-    return seen
+    return proxy.seen
 
 
 @pytest.mark.parametrize(
@@ -469,26 +465,21 @@ def test_what_a_subscription_pays_for_is_watched_and_not_mended_unless_forced(
 ) -> None:
     assert is_subscription(headers) is theirs
     for force in (False, True) if theirs and "sk-ant" in str(headers) else ():
-        seen: list[Watched] = []
-        options = ProxyOptions(to=servers["anthropic"].server.url, mender=Mender(), force=force)
-        with Proxy(options, CacheWatcher(seen.append)) as proxy:
-            given = unmarked(claude(1), 1)
-            httpx.post(f"{proxy.url}/v1/messages", json=given, headers={**HEADERS, **headers})
-        assert bool(seen[0].mended.rules) is force
-        assert ("not mended: a subscription pays for it" in seen[0].line()) is not force
+        with proxied(servers["anthropic"].server, mender=Mender(), force=force) as proxy:
+            proxy.post(unmarked(claude(1), 1), **headers)
+        assert bool(proxy.seen[0].mended.rules) is force
+        assert ("not mended: a subscription pays for it" in proxy.seen[0].line()) is not force
 
 
 def test_a_share_is_held_out_and_the_saving_is_measured_with_an_interval(servers: dict[str, Watching]) -> None:
-    seen: list[Watched] = []
-    watcher = CacheWatcher(seen.append)
-    with Proxy(ProxyOptions(to=servers["anthropic"].server.url, mender=Mender(holdout=0.4)), watcher) as proxy:
+    with proxied(servers["anthropic"].server, mender=Mender(holdout=0.4)) as proxy:
         for number in range(12):
             given = [unmarked(claude(turn), turn) for turn in range(1, TURNS + 1)]
             own = {"system": f"{number} {given[0]['system']}", "metadata": {"user_id": f"u{number}"}}
             converse(proxy.url, "anthropic", [{**each, **own} for each in given])
-    held = {each.conversation.name for each in seen if each.mended.held_out}
-    assert not any(each.mended.rules for each in seen if each.conversation.name in held)
-    found = watcher.as_json()["savings"]["measured"]
+    held = {each.conversation.name for each in proxy.seen if each.mended.held_out}
+    assert not any(each.mended.rules for each in proxy.seen if each.conversation.name in held)
+    found = proxy.watcher.as_json()["savings"]["measured"]
     assert (found["held_out"], found["conversations"]) == (len(held), 12 - len(held))
     low, high = found["interval"]
     assert 0.2 < low <= found["saving"] <= high < 1
@@ -523,7 +514,7 @@ def test_a_restarted_proxy_learns_from_its_log_what_stood_where(servers: dict[st
     for part in (requests[:3], requests[3:]):
         mender = Mender(["volatile"])
         mender.replay(log)
-        with Proxy(ProxyOptions(to=server.url, mender=mender), CacheWatcher(log=log)) as proxy:
+        with proxied(server, log, mender=mender) as proxy:
             converse(proxy.url, "anthropic", part)
     lines = [prefix_bytes(each.body, "anthropic") for each in server.requests[-TURNS:]]
     assert lines[3].startswith(lines[2])
@@ -534,20 +525,22 @@ def test_the_command_mends_and_says_what_it_saved(command: str, servers: dict[st
     log = home / "log.jsonl"
     words = [command, "--to", servers["anthropic"].server.url, "--port", "0", "--log", str(log), "--mend"]
     words += "--rule marks --rule volatile --without volatile --holdout 0 --ask-provider --budget 90000".split()
-    with running(*words) as (url, ended):
+    with running(*words, "--key-from", "OWN_KEY", OWN_KEY="of-the-proxy") as (url, process):
         for turn in (1, 2, 3):  # a reply that has been read can be asked about
             converse(url, "anthropic", [unmarked(claude(turn), turn)])
             until(lambda turn=turn: log.read_text().count("\n") == turn)  # type: ignore[misc]
-        shown, said = ended()
+        shown, said = interrupted(process)
+    assert servers["anthropic"].server.requests[-1].headers["x-api-key"] == "of-the-proxy"
     assert "mended: marks" in shown
+    assert "stopped after 3 requests" in said
     assert "marks: 3 requests" in said
     assert "the provider was asked 2 times" in said
     first = json.loads(log.read_text().splitlines()[0])
     assert isinstance(first["given"]["system"], str)
     assert first["request"]["system"][0]["cache_control"]
-    with running(*words[:7], "--mend", "--dry-run", "--mend-subscriptions") as (url, ended):
+    with running(*words[:7], "--mend", "--dry-run", "--mend-subscriptions") as (url, process):
         converse(url, "anthropic", [unmarked(claude(1), 1)])
-        assert "would be: system" in ended()[0]
+        assert "would be: system" in interrupted(process)[0]
 
 
 @pytest.mark.parametrize(
@@ -581,17 +574,16 @@ def test_a_wrong_choice_of_rules_says_so(words: tuple[str, ...], said: str) -> N
 def test_the_provider_is_asked_and_says_the_same(
     provider: str, make: Callable[[int], Body], change: Change, word: str, servers: dict[str, Watching]
 ) -> None:
-    seen: list[Watched] = []
-    watcher, server = CacheWatcher(seen.append), servers[provider].server
-    with Proxy(ProxyOptions(to=server.url, ask_provider=True), watcher) as proxy:
+    server = servers[provider].server
+    with proxied(server, ask_provider=True) as proxy:
         for turn in range(1, TURNS + 1):
             converse(proxy.url, provider, [{**change(make(turn), turn), "metadata": {"user_id": word + provider}}])
-            until(lambda turn=turn: len(seen) == turn)  # type: ignore[misc]
-    agreement = watcher.as_json()["provider_agreement"]
+            proxy.newest(turn)
+    agreement = proxy.watcher.as_json()["provider_agreement"]
     # Where no mark was set Quire names no byte that the provider's word could be compared with.
     compared = 0 if change is unmarked_and_clocked else TURNS - 1
     assert agreement == {"asked": compared, "agreed": compared}
-    assert any(word in each.line() for each in seen)
+    assert any(word in each.line() for each in proxy.seen)
     asked = server.requests[-1].body
     assert asked.get("diagnostics") or asked["prompt_cache_options"]["comparison_response_id"]
     assert {name: asked[name] for name in make(1) if name in asked} == change(make(TURNS), TURNS)
@@ -609,11 +601,11 @@ def test_the_provider_is_asked_and_says_the_same(
 def test_where_there_is_nothing_to_ask_the_request_goes_on_to_the_byte(
     provider: str, make: Callable[[int], Body], servers: dict[str, Watching]
 ) -> None:
-    seen, server = list[Watched](), servers[provider].server
-    with Proxy(ProxyOptions(to=server.url, ask_provider=True), CacheWatcher(seen.append)) as proxy:
+    server = servers[provider].server
+    with proxied(server, ask_provider=True) as proxy:
         for turn in (1, 2, 3):
             converse(proxy.url, provider, [make(turn)])
-            until(lambda turn=turn: len(seen) == turn)  # type: ignore[misc]
+            proxy.newest(turn)
             assert server.requests[-1].body == make(turn)
 
 

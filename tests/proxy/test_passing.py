@@ -18,7 +18,7 @@ import brotli
 import httpx
 import pytest
 import zstandard
-from behind import RULES, Upstream, Watching, body, passing_on, watching
+from behind import RULES, Upstream, Watching, body, passing_on, proxied, watching
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
@@ -170,11 +170,10 @@ def test_what_is_mended_keeps_headers_that_come_twice(mirror: Mirror) -> None:
 
 def test_a_body_for_claude_in_another_cloud_is_not_mended(mirror: Mirror) -> None:
     asked = {"anthropic_version": "vertex-2023-10-16", "messages": [{"role": "user", "content": "Hi " * 9_000}]}
-    seen = list[Watched]()
-    with Proxy(ProxyOptions(to=mirror.url, mender=Mender(), budget=3_000), CacheWatcher(seen.append)) as proxy:
-        httpx.post(f"{proxy.url}{VERTEX}/claude-opus-4-5:rawPredict", json=asked)
+    with proxied(mirror, mender=Mender(), budget=3_000) as proxy:
+        proxy.post(asked, f"{VERTEX}/claude-opus-4-5:rawPredict")
     assert json.loads(mirror.seen[0][4]) == asked
-    assert "not mended: it is in a cloud's own format" in seen[0].line()
+    assert "not mended: it is in a cloud's own format" in proxy.seen[0].line()
 
 
 VERTEX = "/v1/projects/ours/locations/global/publishers/anthropic/models"

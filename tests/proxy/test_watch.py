@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from behind import HEADERS, RULES, Unfinished, Upstream, Watching, body, running, watching
+from behind import HEADERS, RULES, Unfinished, Upstream, Watching, body, proxied, watching
 
 from quire import Usage
 from quire.audit import Grouping, SentCall, audit, read_calls
@@ -23,7 +23,7 @@ from quire.server.mend import Mender
 from quire.server.proxy import CacheWatcher, Passing, Proxy, ProxyOptions, Watched
 from quire.server.service import Redactor, Service
 from quire.testing import Cut, Refuse, Slow, emulator
-from toolbox import run, until
+from toolbox import interrupted, run, running, until
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -33,19 +33,12 @@ def claude() -> Iterator[Watching]:
     yield from watching("anthropic")
 
 
-def test_bodies_headers_and_replies_pass_as_they_are(claude: Watching) -> None:
-    sent = json.dumps(body("Hello"), indent=3).encode()  # spelled as no library of ours would
-    for url in (claude.server.url, claude.url):
-        reply = httpx.post(f"{url}/v1/messages?beta=true", content=sent, headers={**HEADERS, "x-own": "1"})
-        assert reply.status_code == 200
-    direct, passed = claude.server.requests
-    assert (direct.body, direct.path) == (passed.body, passed.path)
-    assert passed.headers["x-own"] == "1"
-    assert passed.headers["x-api-key"] == "secret-key"
-    refused = httpx.post(f"{claude.url}/v1/messages", json={"model": "claude-opus-5-5"}, headers=HEADERS)
+def test_what_is_refused_or_no_request_to_a_model_is_passed_on_and_not_counted(claude: Watching) -> None:
+    assert claude.post(body("Hello")).status_code == 200
+    refused = claude.post({"model": "claude-opus-5-5"})
     assert (refused.status_code, refused.json()["type"]) == (400, "error")
     assert httpx.get(f"{claude.url}/v1/models", headers=HEADERS).json()["data"]
-    assert len(claude.newest(1)) == 1  # what is refused, or no request to a model, is passed on and not counted
+    assert len(claude.newest(1)) == 1
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
@@ -98,29 +91,13 @@ def test_every_sdk_works_behind_it_and_its_usage_is_read(tmp_path: Path) -> None
     assert 'k"' not in log.read_text()  # no key is kept
 
 
-def test_pieces_are_handed_on_as_they_come_and_a_client_that_goes_ends_the_call() -> None:
-    for watched in watching("anthropic", replies=lambda _: "word " * 2_000, piece=40):
-        asked = {"json": {**body("Hi"), "stream": True}, "headers": HEADERS}
-        with httpx.stream("POST", f"{watched.url}/v1/messages", **asked) as reply:
-            assert next(reply.iter_raw())
-        (gone,) = watched.newest(1)  # what came is recorded
-        assert gone.call.body["messages"]
-        assert httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS).status_code == 200
-
-
 def test_no_piece_of_a_key_that_changes_in_the_head_is_told() -> None:
     keys = ["sk-ant-api03-" + f"{digit}bC4" * 15 for digit in "12"]
-    seen: list[Watched] = []
-    options = {"mender": Mender(), "dry_run": True}
-    with (
-        emulator("anthropic") as server,
-        Proxy(ProxyOptions(to=server.url, **options), CacheWatcher(seen.append)) as proxy,
-    ):
+    with emulator("anthropic") as server, proxied(server, mender=Mender(), dry_run=True) as proxy:
         for turn, key in enumerate(keys):
             said = ["Hi", "Hello.", "And?"][: 1 + 2 * turn]
-            given = body(*said, system=f"{RULES[:70]} {key} is the key of this session id.\n{RULES}")
-            httpx.post(f"{proxy.url}/v1/messages", json=given, headers=HEADERS)
-    told = Redactor().text(seen[-1].line())
+            proxy.post(body(*said, system=f"{RULES[:70]} {key} is the key of this session id.\n{RULES}"))
+    told = Redactor().text(proxy.seen[-1].line())
     assert "became" in told
     assert "would be" in told
     assert not any(key[13:21] in told or key[-8:] in told for key in keys)
@@ -251,10 +228,9 @@ def test_a_request_that_is_tried_again_counts_once(claude: Watching) -> None:
     asked = {**body("Hi"), "stream": True}
     claude.server.next(Cut("word " * 50, after_bytes=900))
     with pytest.raises(httpx.RemoteProtocolError):
-        httpx.post(f"{claude.url}/v1/messages", json=asked, headers=HEADERS)
+        claude.post(asked)
     claude.server.next(Refuse(529))
-    assert httpx.post(f"{claude.url}/v1/messages", json=asked, headers=HEADERS).status_code == 529
-    assert httpx.post(f"{claude.url}/v1/messages", json=asked, headers=HEADERS).status_code == 200
+    assert [claude.post(asked).status_code for _ in "ab"] == [529, 200]
     first, second = claude.newest(2)
     assert [(each.whole, each.retry) for each in (first, second)] == [(False, False), (True, True)]
     assert "tried again" in second.line()
@@ -280,7 +256,7 @@ def test_conversations_of_long_ago_are_forgotten_and_what_they_came_to_is_not() 
 
 def test_a_full_disk_is_said_and_fails_nothing() -> None:
     for watched in watching("anthropic", Path("/dev/full")):
-        assert httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS).status_code == 200
+        assert watched.post(body("Hi")).status_code == 200
         assert watched.newest(1)[0].call.usage is not None
         assert "No space left" in watched.watcher.as_json()["failures"][0]
 
@@ -293,11 +269,11 @@ def test_a_line_that_was_half_written_makes_no_other_unreadable(tmp_path: Path, 
     log = tmp_path / "log.jsonl"
     for watched in watching("anthropic", log):
         for _ in range(2):
-            httpx.post(f"{watched.url}/v1/messages", json=body("Hi"), headers=HEADERS)
+            watched.post(body("Hi"))
         watched.newest(2)
         lines = log.read_text()
         log.write_text(lines + half)
-        httpx.post(f"{watched.url}/v1/messages", json=body("Hi", "Yes?", "No."), headers=HEADERS)
+        watched.post(body("Hi", "Yes?", "No."))
         watched.newest(3)
     last = log.read_text().removeprefix(lines + kept)
     assert len(json.loads(last)["request"]["messages"]) == 3
@@ -314,7 +290,7 @@ def test_the_command_watches_until_it_is_stopped(model: str, money: str, tmp_pat
         running(
             *("proxy", "--to", server.url, "--port", "0", "--log", str(log), "--key-from", "OWN_KEY"),
             OWN_KEY="of-the-proxy\r\n",
-        ) as (url, ended),
+        ) as (url, process),
     ):
         secret = "sk-ant-api03-" + "A1b2" * 20
         asked = {**body(f"Hi {secret}"), "model": model}
@@ -322,7 +298,7 @@ def test_the_command_watches_until_it_is_stopped(model: str, money: str, tmp_pat
         assert server.requests[0].headers["x-api-key"] == "of-the-proxy"
         assert server.requests[0].body == asked
         until(lambda: log.exists() and bool(log.read_text()))
-        shown, said = ended()
+        shown, said = interrupted(process)
     assert f"anthropic:{model}" in shown
     assert re.search(rf"stopped after 1 request, [\d,]+ tokens in, {money} could have been read", said), said
     assert secret not in log.read_text()

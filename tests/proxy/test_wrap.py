@@ -52,6 +52,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def models(home: Path) -> Path:
+    """The file in which pi is told of its models; it is not there yet."""
+    (home / ".pi/agent").mkdir(parents=True)
+    return home / ".pi/agent/models.json"
+
+
 def wrapped(capfd: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[dict[str, Any], str]:
     done = invoke("wrap", *words, code=code)
     shown = capfd.readouterr().out
@@ -105,26 +112,18 @@ def test_its_code_its_log_and_a_base_url_that_was_set_are_kept(
 
 
 def test_what_is_kept_of_others_words_and_settings_its_owner_alone_may_read(
-    home: Path, claude: Watching, capfd: pytest.CaptureFixture[str]
+    home: Path, models: Path, claude: Watching, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (home / ".pi/agent").mkdir(parents=True)
-    (home / ".pi/agent/models.json").write_text('{"apiKey": "theirs"}')
+    models.write_text('{"apiKey": "theirs"}')
     before, usual = set(home.rglob("*")), os.umask(0o022)
     try:
         wrapped(capfd, "--to", claude.server.url, "claude")
-        keep("wrapped.json", {str(home / ".pi/agent/models.json"): {"before": "{}", "after": "other"}})
-        restore(home / ".pi/agent/models.json")  # changed since: what stood there is put beside it
+        keep("wrapped.json", {str(models): {"before": "{}", "after": "other"}})
+        restore(models)  # changed since: what stood there is put beside it
         run("log", "new", "t", "--db", home / "q.db")
-        given = {
-            "log": home / "passed.jsonl",
-            "key_from": None,
-            "budget": None,
-            "rules": (),
-            "without": (),
-            "holdout": 0.0,
-        }
-        flags = dict.fromkeys(("mend", "dry_run", "mend_subscriptions", "ask_provider"), False)
-        passing_for("https://a", **given, **flags)
+        unset = ("key_from", "budget", "mend", "dry_run", "mend_subscriptions", "ask_provider")
+        given = {**dict.fromkeys(unset), "log": home / "passed.jsonl", "rules": (), "without": (), "holdout": 0.0}
+        passing_for("https://a", **given)
         made = {path for path in home.rglob("*") if path.is_file()} - before
     finally:
         os.umask(usual)
@@ -144,9 +143,8 @@ def test_a_conversation_that_a_later_call_goes_on_with_is_mended_as_it_was(
     assert third.startswith(second)
 
 
-def test_what_was_changed_is_put_back_also_later(home: Path, claude: Watching) -> None:
-    file, state = home / ".pi/agent/models.json", home / "state/quire/wrapped.json"
-    file.parent.mkdir(parents=True)
+def test_what_was_changed_is_put_back_also_later(home: Path, models: Path, claude: Watching) -> None:
+    file, state = models, home / "state/quire/wrapped.json"
     own = json.dumps({"providers": {"mine": {"baseUrl": "http://x"}, "openai": {"apiKey": "k"}}})
     file.write_text(own)
     (home / "pi").write_text(f"#!/bin/sh\n/bin/cp {state} {home}/copy\n/bin/cp {file} {home}/during\n")
@@ -163,9 +161,10 @@ def test_what_was_changed_is_put_back_also_later(home: Path, claude: Watching) -
     assert "nothing is changed" in run("unwrap")
 
 
-def test_two_clients_at_once_and_one_after_a_kill_leave_the_file_as_it_was(home: Path, claude: Watching) -> None:
-    file, state = home / ".pi/agent/models.json", home / "state/quire/wrapped.json"
-    file.parent.mkdir(parents=True)
+def test_two_clients_at_once_and_one_after_a_kill_leave_the_file_as_it_was(
+    home: Path, models: Path, claude: Watching
+) -> None:
+    file, state = models, home / "state/quire/wrapped.json"
     own = b'{"providers": {"openai": {"apiKey": "k"}}}\r\n'  # its line ends, too
     file.write_bytes(own)
     within = f"{sys.executable} -m quire wrap --to {claude.server.url} pi inner"
@@ -209,14 +208,14 @@ def test_a_signal_is_the_clients_and_what_was_changed_is_put_back(
 
 
 @pytest.mark.parametrize("odd", [b"[]", b'"text"', b"{ // a comment\n}", b"\xff\xfe", b"{"])
-def test_settings_that_cannot_be_read_are_an_error_and_stay(home: Path, claude: Watching, odd: bytes) -> None:
-    file = home / ".pi/agent/models.json"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(odd)
+def test_settings_that_cannot_be_read_are_an_error_and_stay(
+    home: Path, models: Path, claude: Watching, odd: bytes
+) -> None:
+    models.write_bytes(odd)
     with pytest.raises(QuireError, match=r"models\.json is no") as raised:
         run("wrap", "--to", claude.server.url, "pi")
     assert raised.value.hint
-    assert file.read_bytes() == odd
+    assert models.read_bytes() == odd
     state = home / "state/quire/wrapped.json"
     state.parent.mkdir(parents=True, exist_ok=True)
     state.write_text("{")

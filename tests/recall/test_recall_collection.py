@@ -218,7 +218,9 @@ def test_neighbours_of_a_document_stand_in_order() -> None:
     assert made.around("3", 2) == ["1", "2", "3"]
 
 
-def test_signs_lead_to_nearly_all_that_every_vector_would_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_vectors_are_all_compared_and_signs_lead_to_nearly_all_that_many_would_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rng = np.random.default_rng(1)
     centres = rng.standard_normal((40, 128)).astype(np.float32)
     vectors = centres[rng.integers(0, 40, 3000)] + 0.4 * rng.standard_normal((3000, 128)).astype(np.float32)
@@ -226,6 +228,7 @@ def test_signs_lead_to_nearly_all_that_every_vector_would_give(monkeypatch: pyte
     made, everyone = Meaning(128), np.ones(3000, np.bool_)
     made.grow(3000)
     made.put(np.arange(3000), vectors)
+    assert made.near(vectors[0], everyone)[0].tolist() == list(range(3000))
     made.put(np.array([5, 5]), vectors[7:9])
     made.forget(9)
     monkeypatch.setattr(meaning, "_FEW", 1000)
@@ -256,14 +259,6 @@ def test_of_many_documents_only_the_best_by_words_and_by_meaning_are_ranked(monk
     assert [made.search(query, 1)[0].id for query in asked] == best
     assert len(made.search("hat", 40)) == 40
     assert len({hit.id for hit in made.search("red 7", 2)}) == 2
-
-
-def test_among_a_few_thousand_vectors_every_one_is_compared() -> None:
-    vectors = np.random.default_rng(2).standard_normal((3000, 64)).astype(np.float32)
-    made = Meaning(64)
-    made.grow(3000)
-    made.put(np.arange(3000), vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
-    assert made.near(vectors[0], np.ones(3000, np.bool_))[0].tolist() == list(range(3000))
 
 
 BAGS = st.lists(st.lists(st.sampled_from(["hat", "red", "shop", "=42"]), max_size=6), max_size=12)

@@ -24,19 +24,6 @@ class Stopped(Exception):
     pass
 
 
-class Stubborn(HashedWords):
-    """Fails once so many texts were asked for."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self.most = most
-
-    def encode(self, texts: Sequence[str]) -> Any:
-        if len(self.asked) + len(texts) > self.most:
-            raise Stopped
-        return super().encode(texts)
-
-
 def vectors(store: Store, owner: str = "entry") -> int:
     query = "SELECT count(*) FROM recall_vectors WHERE owner = ?"
     return int(store.connection().execute(query, (owner,)).fetchone()[0])
@@ -49,8 +36,14 @@ def filled(store: Store, count: int) -> None:
 def test_a_stopped_run_is_kept_and_the_next_makes_the_rest(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meaning, "_STEP", 4)
     filled(store, 10)
+
+    def stop(texts: Sequence[str]) -> None:
+        if len(stubborn.asked) + len(texts) > 9:
+            raise Stopped
+
+    stubborn = HashedWords(stop)
     with pytest.raises(Stopped):
-        Indexer(store, Stubborn(9)).run()
+        Indexer(store, stubborn).run()
     assert vectors(store) == 8
     rest = HashedWords()
     assert Indexer(store, rest).run().embedded == 2
@@ -92,40 +85,21 @@ def _index(store: Store) -> list[list[Any]]:
     ]
 
 
-class Telling(HashedWords):
-    """Says when it was asked for the meaning of a walrus."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made = threading.Event()
-
-    def encode(self, texts: Sequence[str]) -> Any:
-        if any("a walrus" in text for text in texts):
-            self.made.set()
-        return super().encode(texts)
+def telling() -> tuple[HashedWords, threading.Event]:
+    """An embedder, and whether it was asked for the meaning of a walrus."""
+    asked = threading.Event()
+    return HashedWords(lambda texts: asked.set() if "a walrus" in str(texts) else None), asked
 
 
 def test_a_thread_with_an_embedder_learns_the_meaning_of_its_entries_by_itself(store: Store) -> None:
     thread = Thread(store, "t")
-    thread.embedder = embedder = Telling()
+    thread.embedder, asked = telling()
     thread.append(values.user("a walrus on the beach"), values.respond("tax forms"))
     assert thread.recall("the beach", k=1, exclude=())[0].seq == 1
-    assert embedder.made.wait(timeout=600)
+    assert asked.wait(timeout=600)
     thread._remembers().close()
     assert vectors(store) == 2
     assert thread.recall("the beach", k=1, exclude=())[0].parts["meaning"] > 0
-
-
-def test_in_the_background_new_entries_get_their_meaning(tmp_path: Path) -> None:
-    embedder = Telling()
-    with open_store(tmp_path / "q.db") as store, Recall(store, embedder, background=True) as recall:
-        store.append("t", [values.user("a walrus on the beach"), values.user("tax forms")])
-        assert embedder.made.wait(timeout=600)
-        recall.close()
-        assert vectors(store) == 2
-        hit = recall.search("the beach walrus", 1, thread="t")[0]
-        assert hit.seq == 1
-        assert hit.parts["meaning"] > 0
 
 
 def test_the_first_search_behind_few_new_entries_goes_by_their_meaning(store: Store) -> None:
@@ -136,31 +110,15 @@ def test_the_first_search_behind_few_new_entries_goes_by_their_meaning(store: St
             assert (hit.seq, hit.by, recall.without_meaning("t")) == (n + 1, "words and meaning", 0)
 
 
-class Unable(HashedWords):
-    def encode(self, texts: Sequence[str]) -> Any:
-        if any("walrus" in text for text in texts):
-            raise MissingPart("no weights")
-        return super().encode(texts)
-
-
 def test_nobody_waits_for_meaning_that_cannot_be_made(store: Store) -> None:
+    def unable(texts: Sequence[str]) -> None:
+        if "walrus" in str(texts):
+            raise MissingPart("no weights")
+
     store.append("t", [values.user("a walrus on the beach")])
-    with Recall(store, Unable(), background=True) as recall:
+    with Recall(store, HashedWords(unable), background=True) as recall:
         assert [hit.by for hit in recall.search("the beach", 1, thread="t")] == ["words"]
         assert recall._indexer._stop.is_set()
-
-
-class Slow(HashedWords):
-    """Says when it is asked, and answers once the store is being closed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked_now, self.go_on = threading.Event(), threading.Event()
-
-    def encode(self, texts: Sequence[str]) -> Any:
-        self.asked_now.set()
-        assert self.go_on.wait(600)
-        return super().encode(texts)
 
 
 class Away(HashedWords):
@@ -209,24 +167,21 @@ def test_an_embedder_that_fails_is_asked_again_and_nobody_waits_for_it(
 def test_while_an_embedder_is_away_recall_goes_by_words_and_asks_it_again(
     away: Exception, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Flaky(HashedWords):
-        is_away, tries = True, 0
+    tries = list[Sequence[str]]()
 
-        def encode(self, texts: Sequence[str]) -> Any:
-            self.tries += 1
-            if self.is_away:
-                raise away
-            return super().encode(texts)
+    def fail(texts: Sequence[str]) -> None:
+        tries.append(texts)
+        raise away
 
     filled(store, 3)
     Indexer(store, HashedWords()).run()
-    thread, recall = Thread(store, "t"), Recall(store, embedder := Flaky())
+    thread, recall = Thread(store, "t"), Recall(store, embedder := HashedWords(fail))
     thread.embedder = embedder
     for _ in range(2):
         assert [hit.by for hit in thread.recall("red hat", exclude=())] == ["words"] * 3
         assert [hit.by for hit in recall.search("red hat", thread="t")] == ["words"] * 3
-    assert (recall.by, embedder.tries, caplog.text.count(str(away))) == ("words", 2, 2)
-    embedder.is_away = False
+    assert (recall.by, len(tries), caplog.text.count(str(away))) == ("words", 2, 2)
+    embedder.before = len
     with monkeypatch.context() as later:
         later.setattr(rank.time, "monotonic", lambda: float("inf"))
         assert [hit.by for hit in thread.recall("red hat", exclude=())] == ["words and meaning"] * 3
@@ -281,12 +236,12 @@ def test_all_searches_of_a_store_share_one_indexer(tmp_path: Path) -> None:
 
 def test_closing_the_store_waits_for_the_step_that_the_indexer_is_at(store: Store) -> None:
     filled(store, 3)
-    slow = Slow()
-    Indexer(store, slow).start()
-    assert slow.asked_now.wait(600)
+    asked, go_on = threading.Event(), threading.Event()
+    Indexer(store, HashedWords(lambda texts: (asked.set(), go_on.wait(600)))).start()
+    assert asked.wait(600)
     closing = threading.Thread(target=store.close)
     closing.start()
-    slow.go_on.set()
+    go_on.set()
     closing.join(600)
     assert not closing.is_alive()
     assert [one.name for one in threading.enumerate() if one.name == "quire-indexer"] == []
@@ -306,6 +261,7 @@ def test_vectors_have_length_one_and_like_texts_are_near(model: MiniLM) -> None:
     assert vectors.shape == (3, 384)
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    assert model.encode([]).shape == (0, 384)
     near, far = vectors[0] @ vectors[1], vectors[0] @ vectors[2]
     assert near > 0.5 > 0.2 > far
 
@@ -315,10 +271,6 @@ def test_a_text_has_the_same_bits_alone_and_among_others(model: MiniLM) -> None:
     together = model.encode(texts)
     for at, text in enumerate(texts):
         assert np.array_equal(together[at], model.encode([text])[0])
-
-
-def test_no_texts_give_no_vectors(model: MiniLM) -> None:
-    assert model.encode([]).shape == (0, 384)
 
 
 def test_another_process_gives_the_same_bits(model: MiniLM) -> None:

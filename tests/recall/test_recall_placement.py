@@ -169,6 +169,17 @@ TARGET = "openai-chat:gpt-4.1"
 FILLER = "\n".join(f"row {n} ordinary filler text about inventory" for n in range(40))
 
 
+def small(store: Store) -> Thread:
+    """A thread that soon has to leave out what it was told."""
+    return Thread(store, "t", Policy(budget=900, summary=0, handles=0, unused_turns=1), clock=lambda: 0)
+
+
+def answered(thread: Thread, question: str) -> None:
+    thread.user(question)
+    sent = thread.sent_entry(thread.request(TARGET), Reply((), Usage(), "stop"))
+    thread.append(sent, values.respond("fine"))
+
+
 def handled(store: Store) -> Thread:
     """A thread whose older results stand in its prompt as handles."""
     thread = Thread(store, "t", Policy(budget=4000, floor=0.25, handles=0.5, summary=0), clock=lambda: 0)
@@ -222,27 +233,23 @@ def test_a_thread_that_is_opened_again_recalls_for_the_model_it_was_last_sent_to
 
 @pytest.mark.moves_prefix(reason="a small budget, so that notes and items leave the prompt")
 def test_all_of_a_turns_places_go_to_what_can_stand_there(store: Store) -> None:
-    thread = Thread(store, "t", Policy(budget=900, summary=0, handles=0, unused_turns=1), clock=lambda: 0)
+    thread = small(store)
     thread.append(values.user("the walrus code is 7719"), values.respond("noted the walrus code"))
     for n in range(30):
         thread.append(values.note(f"walrus code rule {n}: mention the walrus code politely"))
         text = f"walrus code guide number {n}: the walrus code"
         source = {"source": "note", "path": f"w{n}.md"}
         thread.append(values.attach({"id": f"w{n}.md", "type": "text", "content": text, "metadata": source}))
-        thread.user(f"filler {n} blah")
-        request = thread.request(TARGET)
-        thread.append(thread.sent_entry(request, Reply((), Usage(), "stop")), values.respond("fine"))
+        answered(thread, f"filler {n} blah")
     assert "note" in {hit.entry.kind for hit in thread.recall("what is the walrus code?", k=3)}
     assert len(thread.user("what is the walrus code?", recall=3).meta["recalled_ids"]) == 3
 
 
 def test_a_turn_that_nothing_answers_is_given_nothing(store: Store) -> None:
-    thread = Thread(store, "t", Policy(budget=900, summary=0, handles=0, unused_turns=1), clock=lambda: 0)
+    thread = small(store)
     thread.append(values.user("the walrus code is 7719"), values.respond("noted"))
     for n in range(30):
-        thread.user(f"tell me about page {n} of the long report please. " * 5)
-        request = thread.request(TARGET)
-        thread.append(thread.sent_entry(request, Reply((), Usage(), "stop")), values.respond("fine"))
+        answered(thread, f"tell me about page {n} of the long report please. " * 5)
     unanswered = "which violins did the carpenter report to customs?"
     nearest = thread.recall(unanswered, 5)
     assert nearest
@@ -264,11 +271,9 @@ def test_a_thread_searches_by_meaning_where_a_model_is_installed(store: Store, m
 
 
 def test_what_is_shown_is_read_from_the_checkpoint_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    thread = Thread(store, "t", Policy(budget=900, summary=0, handles=0, unused_turns=1), clock=lambda: 0)
+    thread = small(store)
     for n in range(100):
-        thread.user(f"tell me about page {n} of the long report please. " * 5)
-        request = thread.request(TARGET)
-        thread.append(thread.sent_entry(request, Reply((), Usage(), "stop")), values.respond("fine"))
+        answered(thread, f"tell me about page {n} of the long report please. " * 5)
     read, begun = store.read, []
     monkeypatch.setattr(
         store, "read", lambda name, after=0, limit=None: begun.append((after, limit)) or read(name, after, limit)

@@ -8,7 +8,6 @@ import pytest
 from quire.errors import CallError
 from quire.formats import clean
 from quire.records import Builder, Records, keep_catalog, react
-from quire.testing import MemoryStore
 from records.chatter import CONVERSATION, GOLDEN, REQUEST, chatter, say
 from toolbox import Store
 
@@ -41,27 +40,20 @@ def filled(store: Store, seed: int, pairs: int = 200, tools: bool = True) -> Rec
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_request_gives_message_2_of_the_seed(seed: int, store: Store) -> None:
+def test_the_request_gives_message_2_of_the_seed_built_directly_kept_or_triggered(seed: int, store: Store) -> None:
     records = filled(store, seed)
     assert len(records.list()) == 407
     records.create("context.config.v1", CONFIG)
-    message = say(records, "user", REQUEST)
-    (output,) = react(records, message).outputs
-    shown = records.read(output.id).context
-    # The consumer's own last step.
-    assert shown["formatted_context"] + "\n\n# Current Request\n" + shown["request"] == MESSAGE_2
-    assert Builder(CONFIG).build(records, trigger=message).text == MESSAGE_2
-
-
-def test_the_direct_path_gives_the_same_bytes_as_the_builder(store: Store) -> None:
-    records = filled(store, 9)
     unsaved = Builder(CONFIG).build(records, request=REQUEST)
     message = say(records, "user", REQUEST)
     saved = Builder(CONFIG).build(records, request=REQUEST)
     triggered = Builder(CONFIG).build(records, trigger=message)
-    kept = Builder(CONFIG).update(records, message)
     assert unsaved.text == saved.text == triggered.text == MESSAGE_2
-    assert clean.with_request(kept.context["formatted_context"], kept.context["request"]) == MESSAGE_2
+    (output,) = react(records, message).outputs
+    shown = records.read(output.id).context
+    # The consumer's own last step.
+    assert clean.with_request(shown["formatted_context"], shown["request"]) == MESSAGE_2
+    assert shown["formatted_context"] + "\n\n# Current Request\n" + shown["request"] == MESSAGE_2
 
 
 def test_a_consumer_that_formats_by_hand_gets_the_same_bytes(store: Store) -> None:
@@ -73,14 +65,6 @@ def test_a_consumer_that_formats_by_hand_gets_the_same_bytes(store: Store) -> No
     by_hand = "\n\n".join([*sections, "# Current Request\n" + REQUEST])
     assert by_hand == MESSAGE_2
     assert catalog["available_tools"] == [tool["name"] for tool in TOOLS]
-
-
-def test_the_same_bytes_come_out_of_any_store_with_the_same_records() -> None:
-    texts = []
-    for _ in range(2):
-        with MemoryStore() as store:
-            texts.append(Builder(CONFIG).build(filled(store, 3, pairs=60), request=REQUEST).text)
-    assert texts[0] == texts[1]
 
 
 def test_a_conversation_keeps_to_its_session(store: Store) -> None:

@@ -48,13 +48,6 @@ def test_a_record_is_created_read_changed_and_deleted(records: Records) -> None:
     assert records.create("note.v1", {}).id == "rec-2"
 
 
-def test_reading_with_a_bad_hint_gives_the_raw_context_and_the_error(records: Records) -> None:
-    records.create("note.v1", {"a": 1}, llm_hints={"transform": {"x": {"template": "{{"}}})
-    shown = records.read("rec-1")
-    assert shown.context == {"a": 1}
-    assert shown.error == "transform.x: template: line 1, column 1: '{{' is never closed"
-
-
 def test_an_update_names_the_version_it_saw(records: Records) -> None:
     records.create("note.v1", {"n": 1}, title="Plan")
     records.update("rec-1", 1, context={"n": 2})

@@ -1,8 +1,6 @@
 """What tests of the service share: one that runs, and a reader of its events."""
 
 import json
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,27 +36,6 @@ def served(db: str | Path, proxies: Any = None, **how: Any) -> Iterator[httpx.Cl
     with Running(service, proxies=proxies) as running, httpx.Client(base_url=running.url) as client:
         assert client.get("/readyz").status_code == 200
         yield client
-
-
-@contextmanager
-def command(line: str) -> Iterator[subprocess.Popen[str]]:
-    """`quire …` in a process of its own, which ends with the block."""
-    called = [sys.executable, "-m", "quire", *line.split()]
-    process = subprocess.Popen(called, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def started(process: subprocess.Popen[str]) -> str:
-    """The address that a service says it listens on."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if found := [word for word in line.split() if word.startswith("http://")]:
-            return found[0]
-    raise AssertionError("the service did not start")
 
 
 def user(text: str) -> dict[str, Any]:

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from serving import PLACES, new_place, served, user
 
-from quire.server import openapi
-from quire.server.app import all_routes
+from quire.server.app import all_routes, openapi
 from quire.server.service import ServiceLimits
 from quire.testing import emulator
 from toolbox import Later

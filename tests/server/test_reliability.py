@@ -19,14 +19,14 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from serving import command, new_place, served, started, user
+from serving import new_place, served, user
 
 from quire import values
 from quire.server.follow import Follower
 from quire.server.remote_store import CALLS
 from quire.server.service import ServiceLimits
 from quire.testing import Cut, MemoryStore, Slow, emulator
-from toolbox import until
+from toolbox import running, until
 
 MODEL = "anthropic:claude-opus-5-5"
 READERS = 2000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 200
@@ -55,7 +55,7 @@ def entries(client: httpx.Client, thread: str) -> list[dict[str, Any]]:
 def test_killed_amid_turns_nothing_acknowledged_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
     with emulator("anthropic", [Slow("Never heard.", 600), "Here I am again."], lenient=True) as model:
         line = f"serve --port 0 --db {tmp_path}/q.db --model {MODEL} --base-url {model.url}"
-        with command(line) as process, httpx.Client(base_url=started(process)) as client:
+        with running(*line.split()) as (url, process), httpx.Client(base_url=url) as client:
             kept = client.post("/api/threads/t/entries", json={"entries": [user("one")]}).json()["entries"]
             key = {"idempotency-key": "turn"}
             with client.stream("POST", "/api/threads/t/turns", json={"text": "two"}, headers=key) as reply:
@@ -63,7 +63,7 @@ def test_killed_amid_turns_nothing_acknowledged_is_lost_and_nothing_runs_twice(t
                 until(lambda: model.requests)
                 process.kill()
                 process.wait()
-        with command(line) as process, httpx.Client(base_url=started(process)) as client:
+        with running(*line.split()) as (url, process), httpx.Client(base_url=url) as client:
             assert entries(client, "t")[:1] == kept
             standing = client.get("/api/threads/t/turn").json()
             assert (standing["next"], standing["running"]) == ("ask", False)
@@ -96,7 +96,7 @@ def test_a_read_only_database_is_read() -> None:
             client.post("/api/threads/t/entries", json={"entries": [user("kept")]})
         subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
         line = f"serve --port 0 --db {folder}/q.db"
-        with command(line) as process, httpx.Client(base_url=started(process)) as client:
+        with running(*line.split()) as (url, _), httpx.Client(base_url=url) as client:
             assert entries(client, "t")[0]["text"] == "kept"
             refused = client.post("/api/threads/t/entries", json={"entries": [user("more")]})
             assert (refused.status_code, "read-only" in refused.json()["detail"]) == (503, True)
@@ -287,9 +287,8 @@ def test_whoever_does_not_send_a_head_is_cut_off_in_time_and_makes_room(
 def test_many_slow_readers_hold_little_memory(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 500), hard))
-    with command(f"serve --port 0 --rate 0 --db {tmp_path}/q.db") as process:
+    with running(*f"serve --port 0 --rate 0 --db {tmp_path}/q.db".split()) as (url, process):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, READERS * 2 + 500)), hard))
-        url = started(process)
         for _ in range(4):
             body = {"entries": [user("x" * 20_000)] * 25}
             assert httpx.post(f"{url}/api/threads/t/entries", json=body).status_code == 201
@@ -403,7 +402,7 @@ def test_at_the_end_a_turn_may_go_on_for_the_grace_and_is_recorded(
 ) -> None:
     with emulator("anthropic", [Slow("In time.", 1 if grace else 600)], lenient=True) as model:
         line = f"serve --port 0 --db {tmp_path}/q.db --model {MODEL} --base-url {model.url} --grace {grace}"
-        with command(line) as process, httpx.Client(base_url=started(process)) as client:
+        with running(*line.split()) as (url, process), httpx.Client(base_url=url) as client:
             client.post("/api/threads/other/entries", json={"entries": [user("Hi")]})
             with (
                 client.stream("GET", "/api/threads/other/events") as reader,

@@ -1,8 +1,6 @@
 """The service over HTTP: threads and entries, what is refused, and what is written once however often it is sent."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,16 +10,14 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner
-from serving import command, served, started, user
+from serving import served, user
 
 from quire.cli.main import quire
 from quire.send import weights
-from quire.server import openapi
-from quire.server.app import all_routes
+from quire.server.app import all_routes, openapi
 from quire.server.service import Redactor
-from quire.testing import emulator
 from quire.values import JsonObject
-from toolbox import until
+from toolbox import running, until
 
 # A schema cannot say that a hash is not its text's.
 FORGED = {"kind": "attach", "item": {"content": "A note.", "sha256": "0" * 64}}
@@ -154,8 +150,8 @@ def said_of(line: str) -> str:
 def test_quire_serve_runs_and_ends_by_a_signal(tmp_path: Path) -> None:
     limits = "--rate 6 --max-body 2000 --redact tulip-[0-9]+ --grace 1"
     limits += " --to http://127.0.0.1:9 --model vllm:m --base-url http://127.0.0.1:9 --demo"
-    with command(f"serve --port 0 --host 127.0.0.1 --db {tmp_path}/q.db {limits}") as process:
-        url = started(process)
+    line = f"serve --port 0 --host 127.0.0.1 --db {tmp_path}/q.db {limits}"
+    with running(*line.split()) as (url, process):
         assert httpx.get(f"{url}/healthz").json() == {"status": "ok"}
         shown = httpx.get(f"{url}/api/threads/demo/usage").json()
         assert (shown["requests"], shown["usage"]["cache_read"] > 1000, shown["usd"] > 0) == (18, True, True)
@@ -174,25 +170,6 @@ def test_quire_serve_runs_and_ends_by_a_signal(tmp_path: Path) -> None:
         assert (often.status_code, int(often.headers["retry-after"])) == (429, 1)
         process.terminate()
         assert process.wait(600) == 0
-
-
-def test_the_proxy_on_the_same_port_takes_the_options_of_quire_proxy(tmp_path: Path) -> None:
-    log, asked = tmp_path / "log.jsonl", {"model": "claude-opus-5-5", "max_tokens": 9, "system": "Be brief. " * 2000}
-    body = {**asked, "messages": [{"role": "user", "content": "Hello"}]}
-    headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
-    with emulator("anthropic") as model:
-        line = f"serve --port 0 --db {tmp_path}/q.db --to {model.url} --log {log} --mend --rule marks --key-from PATH"
-        with command(line) as process:
-            url = started(process)
-            assert httpx.post(f"{url}/v1/messages", json=body, headers=headers).status_code == 200
-            process.send_signal(signal.SIGINT)
-            shown, said = process.communicate(timeout=600)
-        assert model.requests[0].body["system"][0]["cache_control"]
-        assert model.requests[0].headers["x-api-key"] == os.environ["PATH"]
-    assert "mended: marks" in shown
-    assert "stopped after 1 request" in said
-    assert json.loads(log.read_text())["given"] == body
-    assert "--mend goes with --to." in said_of("serve --mend")
 
 
 def test_keys_are_made_shown_once_and_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +192,7 @@ def test_keys_are_made_shown_once_and_revoked(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("--mend",), "--mend goes with --to."),
         (("--db", "notes.txt"), "notes.txt is damaged from entry 1 on"),
         (("--redact", ""), "'' is no pattern for secrets: it matches where nothing stands"),
         (("--redact", "k*"), "'k*' is no pattern for secrets: it matches where nothing stands"),
@@ -230,8 +208,7 @@ def test_what_cannot_be_served_is_said_before_anything_is(words: tuple[str, ...]
 def test_the_local_model_comes_along(tmp_path: Path) -> None:
     if weights.find("smollm2") is None:
         pytest.skip("the local model is not installed")
-    with command(f"serve --port 0 --local --db {tmp_path}/q.db") as process:
-        url = started(process)
+    with running(*f"serve --port 0 --local --db {tmp_path}/q.db".split()) as (url, process):
         short = {"options": {"max_tokens": 8}, "stream": False}
         own = httpx.post(f"{url}/api/threads/t/turns", json={"text": "Hello!", **short}, timeout=600).json()
         assert (own["stop"], own["model"]) == ("answered", "llamacpp:smollm2")

@@ -39,7 +39,6 @@ class ClaudeChains:
         self._renders = False
 
     def take(self, number: int, line: JsonObject) -> None:
-        """The next line of the file."""
         uuid, parent = str(line.get("uuid") or number), str(line.get("parentUuid") or "")
         named = str(line.get("sessionId") or line.get("session_id") or self._sessions[""])
         session = self._sessions[""] = self._sessions[uuid] = self._sessions.get(parent or uuid, named)

@@ -173,7 +173,6 @@ class Grouping:
 
     @property
     def total(self) -> AuditTotals:
-        """What all conversations came to."""
         total = AuditTotals()
         for spent in (self.forgotten, *(conversation.spent for conversation in self._by_number.values())):
             total += spent
@@ -238,7 +237,6 @@ class Grouping:
         return at
 
     def _index_messages(self, at: int, messages: Iterable[str], indexed: bool = True) -> None:
-        """Remember which conversation said what."""
         hashes = self._by_number[at].messages
         for hash in set(messages) - hashes if indexed else messages:
             self._holders.setdefault(hash, []).append(at)

@@ -40,7 +40,6 @@ class KnownUnits:
         self._new, self._old = dict[bytes, Unit](), dict[bytes, Unit]()
 
     def unit(self, wire: Wire, message: Json, place: int) -> Unit:
-        """A message at its place."""
         data = write_value(message)
         key = hashlib.blake2b(data, digest_size=16).digest() + wire.name.encode()
         unit = self._new.get(key)
@@ -372,9 +371,8 @@ def with_long_words(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _became(was: Unit, now: Unit, offset: int) -> str:
     """'what stood there' became 'what stands there now'."""
-    return " became ".join(repr(_excerpt(_text(unit), offset)) for unit in (was, now))
-
-
-def _excerpt(text: str, offset: int) -> str:
-    start, end = with_long_words(text, max(0, offset - 12), offset + 24)
-    return " ".join(text[start:end].split())
+    excerpts = list[str]()
+    for text in (_text(was), _text(now)):
+        start, end = with_long_words(text, max(0, offset - 12), offset + 24)
+        excerpts.append(repr(" ".join(text[start:end].split())))
+    return " became ".join(excerpts)

@@ -464,7 +464,7 @@ class Builder:
         picked = gather(records, self.config.sources, ask, now)
         if trigger is not None and role(trigger) != "user":
             picked = sorted([*picked, PickedRecord(trigger, 1.0, trigger.id)], key=lambda pick: pick.place)
-        parts, repeats = self._distinct(picked, ask, records.meaning.embed if records.meaning else None)
+        parts, repeats = self._distinct(picked, ask, records.meaning.encode if records.meaning else None)
         if catalog is not None:
             others = [part for part in parts if part.shape.section != "tools"]
             parts = [Part(catalog.id, shape(catalog), 1.0, CATALOG), *others]

@@ -233,7 +233,6 @@ _BY_KEY: Final = {key: name for name, key in TYPES.items()}
 
 
 def apply_rule(rule: Json, context: Json, meter: Meter) -> Json:
-    """Carry out one rule over the context."""
     if not isinstance(rule, dict):
         raise DataError(f"a rule is an object, not {as_text(rule)[:40]!r}", hint='Write {"template": "…"}.')
     name = _type(rule)

@@ -101,8 +101,10 @@ class RecordMeaning:
         self.name, self.dimensions = embedder.name, embedder.dimensions
         self._cache: dict[str, Any] = {}
 
-    def embed(self, texts: Sequence[str]) -> list[Any]:
-        """A vector for each text, computed once."""
+    def encode(self, texts: Sequence[str]) -> Any:
+        """A vector for each text, computed once, as one array."""
+        import numpy
+
         new = [text for text in dict.fromkeys(texts) if text not in self._cache]
         if len(self._cache) + len(new) > TEXTS_REMEMBERED:
             self._cache.clear()
@@ -111,17 +113,11 @@ class RecordMeaning:
             from quire.recall.meaning import encode_texts
 
             self._cache.update(zip(new, encode_texts(self.embedder, new), strict=True))
-        return [self._cache[text] for text in texts]
-
-    def encode(self, texts: Sequence[str]) -> Any:
-        """The vectors of texts as one array."""
-        import numpy
-
-        return numpy.stack(self.embed(texts)) if texts else numpy.empty((0, self.dimensions), numpy.float32)
+        known = [self._cache[text] for text in texts]
+        return numpy.stack(known) if known else numpy.empty((0, self.dimensions), numpy.float32)
 
     def cosines(self, query: str, vectors: Sequence[Any]) -> list[float]:
-        """The cosine of the query with each vector."""
-        query_vector = self.embed([query])[0]
+        query_vector = self.encode([query])[0]
         return [float(vector @ query_vector) for vector in vectors]
 
     def vectors(self, table: RecordTable, records: Sequence[Record], texts: Sequence[str]) -> tuple[list[Any], int]:

@@ -1,7 +1,7 @@
 """What runs between applications and models, and what its modules share: routes as data, and a memory that forgets.
 
-A route says what comes in, what goes out, who answers: the application and its OpenAPI page are made of them. A module
-contributes routes by a tuple of `route(…)`; its functions take one `RouteCall` and what was asked for, and give a value.
+A route says what comes in, what goes out, who answers: the application and its OpenAPI page (`app`) are made of them. A
+module contributes routes by a tuple of `route(…)`; its functions take one `RouteCall` and what was asked for, and give a value.
 """
 
 from __future__ import annotations
@@ -10,29 +10,22 @@ import inspect
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 
-from quire import __version__, errors
-from quire.errors import CallError, QuireError
-from quire.log import off_loop
+from quire import errors
+from quire.errors import QuireError
 from quire.log.connection import ReadOnly
-from quire.log.entries import SCHEMA
-from quire.log.store import Store, check_name
+from quire.log.store import Store
 from quire.values import Entry, Json, JsonObject
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.routing import BaseRoute
-
     from quire.server.service import Service, Tenant
 
 _logger = logging.getLogger("quire")
-PROBLEM = "application/problem+json"
 EVENTS = "text/event-stream"
 
 
@@ -103,22 +96,17 @@ def problem_of(error: Exception) -> Problem:
     return Problem("internal error", 500, "", "The server's log says more.")
 
 
-class RouteCall:
+class RouteCall(msgspec.Struct):
     """One request to a route: who asks, and what was given, already of the types that the handler names."""
 
-    def __init__(
-        self,
-        service: Service,
-        tenant: Tenant,
-        path: Mapping[str, Any],
-        arguments: Mapping[str, Any],
-        headers: Mapping[str, str],
-    ) -> None:
-        self.service, self.tenant = service, tenant
-        self.path, self.arguments, self.headers = path, arguments, headers
-        # With an Idempotency-Key: what an earlier attempt noted, and where this one notes the same.
-        self.began: Json = None
-        self.remember: Callable[[JsonObject], None] | None = None
+    service: Service
+    tenant: Tenant
+    path: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+    headers: Mapping[str, str]
+    # With an Idempotency-Key: what an earlier attempt noted, and where this one notes the same.
+    began: Json = None
+    remember: Callable[[JsonObject], None] | None = None
 
     def begin(self, how: JsonObject) -> None:
         """Note what is about to be done, so that another attempt with the same key can tell whether it was."""
@@ -138,7 +126,6 @@ class RouteCall:
 
 
 Handler = Callable[..., Any]
-Endpoint: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 
@@ -204,16 +191,6 @@ Model = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z0-9_.-]+:[
 # What a turn is held by over HTTP.
 TurnNumber = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]{0,17}$")]
 ThreadName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-# What the parts of paths in braces are.
-PARAMETERS: dict[str, Any] = {
-    "name": ThreadName,
-    "seq": Annotated[int, msgspec.Meta(ge=1, le=_BIGGEST)],
-    "id": Annotated[str, msgspec.Meta(min_length=1, max_length=200)],
-    "call": Annotated[str, msgspec.Meta(min_length=1, max_length=40)],
-}
-IDEMPOTENCY = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
-
-
 # An entry as JSON; its schema is the log's own (`quire schema entry`).
 EntryJson = Annotated[JsonObject, msgspec.Meta(extra_json_schema={"$ref": "#/components/schemas/Entry"})]
 
@@ -223,122 +200,6 @@ def entry_json(entry: Entry) -> JsonObject:
     return {**entry.body, "seq": entry.seq, "id": entry.id}
 
 
-def endpoints(routes: Sequence[Route], service: Service) -> list[BaseRoute]:
-    """The routes as Starlette takes them below /api: one for each path, so that it can say which methods it has."""
-    from starlette.routing import Route as Mounted
-
-    by_path: dict[str, dict[str, Endpoint]] = {}
-    for route in routes:
-        by_path.setdefault(route.path.removeprefix("/api"), {})[route.method] = _endpoint(route, service)
-    return [Mounted(path, _by_method(answers), methods=list(answers)) for path, answers in by_path.items()]
-
-
-def _by_method(answers: Mapping[str, Endpoint]) -> Endpoint:
-    async def answer(request: Request) -> Response:
-        return await answers["GET" if request.method == "HEAD" else request.method](request)
-
-    return answer
-
-
-def _endpoint(route: Route, service: Service) -> Endpoint:
-    async def answer(request: Request) -> Response:
-        try:
-            name = await service.admit(request)
-            tenant = service.known_tenant(name)
-            if tenant is None:
-                tenant = await off_loop(service.tenant, name)
-            path = _path(route, request)
-            arguments = {**_query(route, request), **await _body(route, request, service.limits.body_bytes)}
-            call = RouteCall(service, tenant, path, arguments, request.headers)
-            value = await service.once(route, call, _run_handler)
-        except Exception as error:  # whatever happens is said as a problem
-            return problem_response(error, service)
-        return _response(route, value, service)
-
-    return answer
-
-
-async def _run_handler(route: Route, call: RouteCall) -> Any:
-    if inspect.iscoroutinefunction(route.handler):
-        return await route.handler(call, **call.arguments)
-    async with call.tenant.share:
-        return await off_loop(route.handler, call, **call.arguments)
-
-
-def _path(route: Route, request: Request) -> dict[str, Any]:
-    values = {}
-    for name in route.parameters:
-        # A slash inside of a name came as %2F; see `SlashNames`.
-        text = request.path_params[name].replace("\0", "/")
-        try:
-            values[name] = msgspec.convert(text, PARAMETERS[name], strict=False)
-            text.encode()
-            if name == "name":
-                check_name(text)
-        except (msgspec.ValidationError, UnicodeEncodeError, CallError) as error:
-            raise HttpRefusal(404, f"there is no {name} {text[:80]!r}: {error}") from error
-    return values
-
-
-def _query(route: Route, request: Request) -> JsonObject:
-    if route.query is None:
-        return {}
-    fields = dict(request.query_params)
-    try:
-        return msgspec.structs.asdict(msgspec.convert(fields, route.query, strict=False))
-    except msgspec.ValidationError as error:
-        raise HttpRefusal(422, f"in the query: {error}", hint=_describe_input(route.query)) from error
-
-
-def _describe_input(type: Any) -> str:
-    """What a route takes, in a sentence."""
-    names = [field.encode_name for field in msgspec.structs.fields(type)] if hasattr(type, "__struct_fields__") else ()
-    return f"Taken are: {', '.join(names)}; /api/openapi.json says more." if names else "/api/openapi.json says more."
-
-
-async def read_body(request: Request, most: int) -> bytes:
-    """The whole body; more than `most` bytes are refused before they are read."""
-    from starlette.requests import ClientDisconnect
-
-    too_large = HttpRefusal(413, f"the body is larger than {most:,} bytes", hint="Send less at a time.")
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > most:
-        raise too_large
-    read = bytearray()
-    try:
-        async for piece in request.stream():
-            read += piece
-            if len(read) > most:
-                raise too_large
-    except ClientDisconnect as error:
-        raise HttpRefusal(400, "the body ended before its end") from error
-    return bytes(read)
-
-
-async def _body(route: Route, request: Request, most: int) -> JsonObject:
-    if route.body is None:
-        return {}
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise HttpRefusal(415, "the body is not declared as JSON", hint="Send content-type: application/json.")
-    data = await read_body(request, most)
-    try:
-        return {"body": _of_type(data, route.body)}
-    except msgspec.ValidationError as error:
-        raise HttpRefusal(422, str(error), hint=_describe_input(route.body)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise HttpRefusal(400, f"the body is not JSON: {error}") from error
-
-
-def _of_type(data: bytes, expected: Any) -> Any:
-    try:
-        return msgspec.json.decode(data, type=expected)
-    except msgspec.ValidationError as error:
-        if "got `float`" not in str(error):
-            raise
-        # In JSON 2.0 is an integer, too.
-        return msgspec.convert(whole_numbers(msgspec.json.decode(data)), expected)
-
-
 def whole_numbers(value: Json, deep: int = 1) -> Json:
     """An object whose own numbers are integers where they are whole: {"seq": 2.0} -> {"seq": 2}."""
     if isinstance(value, float) and value.is_integer():
@@ -346,102 +207,6 @@ def whole_numbers(value: Json, deep: int = 1) -> Json:
     if isinstance(value, dict) and deep >= 0:
         return {key: whole_numbers(inner, deep - 1) for key, inner in value.items()}
     return value
-
-
-def _response(route: Route, value: Any, service: Service) -> Response:
-    from starlette.responses import Response
-
-    if isinstance(value, Response):
-        return value
-    if route.gives is None:
-        return Response(status_code=204)
-    body = msgspec.json.encode(value)
-    return Response(service.redactor.bytes(body) if route.redacted else body, route.status, media_type=route.media)
-
-
-def problem_response(error: Exception, service: Service) -> Response:
-    """An error as problem+json; whatever it repeats of what was given holds no secret."""
-    from starlette.responses import Response
-
-    problem = problem_of(error)
-    headers = error.headers if isinstance(error, HttpRefusal) else {}
-    if isinstance(error, errors.ProviderError) and error.retry_after_s is not None:
-        headers = {"retry-after": str(int(error.retry_after_s) + 1)}
-    body = service.redactor.bytes(msgspec.json.encode(problem))
-    return Response(body, problem.status, headers, media_type=PROBLEM)
-
-
-# The page that tells machines of all this.
-
-
-def openapi(routes: Sequence[Route]) -> JsonObject:
-    """OpenAPI 3.1 of the routes."""
-    types = [Problem, IDEMPOTENCY, *PARAMETERS.values()]
-    types += [type_ for route in routes for type_ in (route.body, route.gives) if type_ is not None]
-    types += [route.query for route in routes if route.query is not None]
-    schemas, parts = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    schema_by_id = dict(zip(map(id, types), schemas, strict=True))
-    parts["Entry"] = {key: value for key, value in SCHEMA.items() if key != "$schema"}
-    paths: dict[str, JsonObject] = {}
-    for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_by_id, parts)
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "Quire",
-            "version": __version__,
-            "description": "Threads in; byte-stable, provider-valid, cache-optimal model requests out.",
-        },
-        "paths": paths,
-        "security": [{}, {"key": []}],
-        "components": {"schemas": parts, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
-    }
-
-
-def _operation(route: Route, schemas: Mapping[int, JsonObject], parts: Mapping[str, JsonObject]) -> JsonObject:
-    lines = inspect.getdoc(route.handler) or route.operation
-    parameters: list[JsonObject] = [
-        {"name": name, "in": "path", "required": True, "schema": schemas[id(PARAMETERS[name])]}
-        for name in route.parameters
-    ]
-    if route.query is not None:
-        parameters += _query_parameters(schemas[id(route.query)], parts)
-    if route.writes:
-        parameters.append({"name": "Idempotency-Key", "in": "header", "schema": schemas[id(IDEMPOTENCY)]})
-    operation: JsonObject = {
-        "operationId": route.operation,
-        "summary": lines.partition("\n")[0],
-        "parameters": parameters,
-        "responses": {**_success_response(route, schemas), **_problems(route)},
-    }
-    if route.body is not None:
-        content = {"application/json": {"schema": schemas[id(route.body)]}}
-        operation["requestBody"] = {"required": True, "content": content}
-    return operation
-
-
-def _query_parameters(schema: JsonObject, parts: Mapping[str, JsonObject]) -> Iterable[JsonObject]:
-    fields = parts[schema["$ref"].rpartition("/")[2]]
-    for name, field in fields["properties"].items():
-        yield {"name": name, "in": "query", "required": name in fields.get("required", ()), "schema": field}
-
-
-def _success_response(route: Route, schemas: Mapping[int, JsonObject]) -> JsonObject:
-    if route.gives is None:
-        return {"204": {"description": "done"}}
-    schema = schemas[id(route.gives)] if route.media == "application/json" else {"type": "string"}
-    content = {route.media: {"schema": schema}}
-    if route.streams:
-        content[EVENTS] = {"schema": {"type": "string"}}
-    return {str(route.status): {"description": "done", "content": content}}
-
-
-def _problems(route: Route) -> JsonObject:
-    possible = {401, 403, 409, 422, 429, 500, 501, 503, *route.errors}
-    possible |= {404} if route.parameters else set()
-    possible |= {400, 413, 415} if route.body is not None else set()
-    content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {str(status): {"description": "problem", "content": content} for status in sorted(possible)}
 
 
 def read_types() -> None:

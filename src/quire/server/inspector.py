@@ -9,7 +9,6 @@ import base64
 import hashlib
 import shlex
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
@@ -36,7 +35,6 @@ from quire.values import Entry, Json, JsonObject
 
 if TYPE_CHECKING:
     from quire.recall import Hit
-    from quire.server.service import Tenant
 
 
 @cache
@@ -113,7 +111,7 @@ def _compare(thread: ThreadView, pairs: Sequence[tuple[int, int]], tell: Tell) -
 
 # What the page asks for.
 
-# So many threads are held ready, folded.
+# How many threads stay in memory as they were last looked at.
 _READY = 8
 
 
@@ -154,19 +152,8 @@ class ThreadViews:
             return out
 
 
-_VIEWS: weakref.WeakKeyDictionary[Tenant, ThreadViews] = weakref.WeakKeyDictionary()
-_LOCK = threading.Lock()
-
-
-def _threads(call: RouteCall) -> ThreadViews:
-    with _LOCK:
-        if call.tenant not in _VIEWS:
-            _VIEWS[call.tenant] = ThreadViews(call.store)
-        return _VIEWS[call.tenant]
-
-
 def _thread_view(call: RouteCall) -> ThreadView:
-    return _threads(call).view(call.name)
+    return call.tenant.views.view(call.name)
 
 
 Number = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
@@ -212,7 +199,7 @@ class FoundEntries(msgspec.Struct):
 
 def inspect_threads(call: RouteCall) -> ThreadRows:
     """All threads with what they used: model, turns, tokens, money, reuse."""
-    return ThreadRows(_threads(call).rows())
+    return ThreadRows(call.tenant.views.rows())
 
 
 def inspect_thread(call: RouteCall) -> ThreadPicture:

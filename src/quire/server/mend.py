@@ -535,7 +535,7 @@ class FittedConversation:
         self._alone = self.newest = Fitter(tokens, target)
         # From the first cut on.
         self._recalling: Fitter | None = None
-        # Of the newest request what the application gave; branches may be asked for at the same time.
+        # The digest of the newest request as the application gave it; branches may be asked for at the same time.
         self.digest, self.lock = b"", threading.Lock()
         self.sent = SentMessages(model_info(target))
 

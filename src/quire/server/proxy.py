@@ -13,8 +13,8 @@ import json
 import math
 import re
 from collections.abc import AsyncIterator, Callable
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes, urlencode, urlsplit
 
 import msgspec
@@ -32,9 +32,13 @@ from quire.values import JsonObject, Reply
 
 __all__ = ["CacheWatcher", "Passing", "Proxy", "ProxyOptions", "Watched", "make_app"]
 
-if TYPE_CHECKING:
+with needs_extra("the proxy is not installed", "proxy"):
     import httpx
     from starlette.applications import Starlette
+    from starlette.responses import JSONResponse
+    from starlette.routing import Mount
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 Headers = list[tuple[bytes, bytes]]
 # What belongs to one connection and not to the message that it carries, the key of the service among it.
@@ -90,8 +94,6 @@ class Passing:
         self.options, self.watcher = options, watcher
         self._to = options.to.rstrip("/")
         self._client: httpx.AsyncClient | None = None
-        # An application asks for few addresses, each very often.
-        self._full_url = lru_cache(maxsize=256)(self._parsed_url)
         # Without rules it only tells conversations apart.
         self._finder = options.mender or (Mender(()) if options.ask_provider or options.budget else None)
         self._budget = Budget(options.budget) if options.budget else None
@@ -99,8 +101,6 @@ class Passing:
     @contextlib.asynccontextmanager
     async def connected(self, app: object = None) -> AsyncIterator[None]:
         """The connection to the provider, for as long as requests pass."""
-        with needs_extra("the proxy is not installed", "proxy"):
-            import httpx
         # A model may think for as long as it likes: whoever asked decides when it was too long.
         async with httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=15),
@@ -142,19 +142,13 @@ class Passing:
 
     def request(self, method: str, path: bytes, query: bytes, headers: Headers, content: Any) -> httpx.Request:
         """What goes on: the same path behind the base URL, the same headers, the same bytes."""
-        import httpx
-
         left_out = _HOP | {b"content-length"} if isinstance(content, bytes) else _HOP
         forwarded = [pair for pair in headers if pair[0] not in left_out]
         if self.options.key:
             forwarded, query = _with_key(forwarded, query, path.decode("latin-1"), self.options.key)
-        return httpx.Request(method, self._full_url(path, query), headers=forwarded, content=content)
-
-    def _parsed_url(self, path: bytes, query: bytes) -> httpx.URL:
-        import httpx
-
         url = httpx.URL(self.url(path.decode("latin-1")))
-        return url.copy_with(raw_path=url.raw_path + b"?" + query) if query else url
+        url = url.copy_with(raw_path=url.raw_path + b"?" + query) if query else url
+        return httpx.Request(method, url, headers=forwarded, content=content)
 
     def url(self, path: str) -> str:
         """The path behind the base URL: a version that both name stands once, one that none names is put in."""
@@ -171,7 +165,6 @@ class Passing:
         return base + (f"/{versions[-1]}" if versions else "") + path
 
     def exchange(self, path: str, headers: dict[str, str], given: bytes) -> WatchedExchange:
-        """A request that goes on, to be watched."""
         return WatchedExchange(path, headers, given, urlsplit(self._to).hostname or "", self.options.provider)
 
     async def _ask(self, scope: Any, content: bytes | _Upload, send: Any) -> None:
@@ -259,8 +252,6 @@ class Passing:
 
     async def _run_recalls(self, exchange: WatchedExchange, again: Callable[[bytes], httpx.Request], send: Any) -> None:
         """Answer the model's calls of `recall` until there are none: the application sees nothing of them."""
-        import httpx
-
         messages: list[Any] = []
 
         async def hold(message: Any) -> None:
@@ -331,8 +322,6 @@ class Passing:
         await _refusal(f"{self.options.shown_to} {how}", 502)({"type": "http"}, None, send)
 
     async def _pass(self, request: httpx.Request, send: Any, piece_seen: Callable[[bytes], None]) -> None:
-        import httpx
-
         assert self._client is not None, "`connected` was not entered"
         try:
             reply = await self._client.send(request, stream=True)
@@ -468,8 +457,6 @@ async def _until_disconnect(work: Any, receive: Any, body: _Upload | None = None
 
 def _refusal(why: str, status: int) -> Any:
     """An answer of the proxy's own, as an application that says it."""
-    from starlette.responses import JSONResponse
-
     return JSONResponse({"error": {"type": "proxy_error", "message": why}}, status)
 
 
@@ -499,9 +486,6 @@ class SocketPassing:
 
     async def run(self) -> None:
         """Connect to the provider first: what it refuses is refused with its own words."""
-        from websockets.asyncio.client import connect
-        from websockets.exceptions import InvalidStatus, WebSocketException
-
         path, query = _path(self._scope)
         request = self._passing.request("GET", path, query, self._scope["headers"], None)
         forwarded = [
@@ -557,8 +541,6 @@ class SocketPassing:
         await upstream.close(code, message.get("reason") or "")
 
     async def _down(self, upstream: Any) -> None:
-        from websockets.exceptions import ConnectionClosed
-
         try:
             while True:
                 frame = await upstream.recv()
@@ -587,9 +569,6 @@ def _of_socket(headers: Any) -> Headers:
 
 def make_app(to: str | ProxyOptions, watcher: CacheWatcher) -> Starlette:
     """The proxy alone, as an application; `app.state.watcher.as_json()` is what it has seen."""
-    with needs_extra("the proxy is not installed", "proxy"):
-        from starlette.applications import Starlette
-        from starlette.routing import Mount
     read_types()
     passing = Passing(ProxyOptions(to=to) if isinstance(to, str) else to, watcher)
     app = Starlette(routes=[Mount("/", passing)], lifespan=passing.connected)
@@ -619,6 +598,5 @@ class Proxy(BackgroundServer):
         super().__init__(lambda: admit(make_app(to, watcher)), port, **PASSING_CONFIG)
 
     def stop(self) -> None:
-        """Stop serving, and end what watches."""
         super().stop()
         self._watcher.close()

@@ -37,6 +37,7 @@ from quire.values import Entry, Json, JsonObject, sha256_hex
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
+    from quire.server.inspector import ThreadViews
     from quire.server.remote_store import HeldTurn
     from quire.server.watch import CacheWatcher
 
@@ -104,6 +105,13 @@ class Tenant:
         self._threads: OrderedDict[str, Thread] = OrderedDict()
         self._lock = threading.Lock()
 
+    @cached_property
+    def views(self) -> ThreadViews:
+        """Its threads as the inspector shows them."""
+        from quire.server.inspector import ThreadViews
+
+        return ThreadViews(self.store)
+
     def thread(self, name: str, create: bool = False) -> Thread:
         """A thread, made if `create`; one in memory is used again while its log still begins with what it has read."""
         with self._lock:
@@ -167,7 +175,6 @@ class Service:
 
     @cached_property
     def keys(self) -> Keys:
-        """The keys that open the service."""
         return Keys(self._service_store)
 
     def _has_keys(self) -> bool:
@@ -214,7 +221,6 @@ class Service:
             await tenant.follower.end()
 
     def close(self) -> None:
-        """Close every store."""
         with self._lock:
             for tenant in self._tenants.values():
                 tenant.store.close()
@@ -316,7 +322,6 @@ def _key_in_use(store: Store, mark: str) -> Iterator[None]:
 
 
 def request_key(request: HTTPConnection, own_header: bool = False) -> str:
-    """The key that a request brings."""
     quire_key = request.headers.get("x-quire-key")
     if quire_key or own_header:
         return quire_key or ""
@@ -392,7 +397,6 @@ class Keys:
         return api_key
 
     def any(self) -> bool:
-        """Whether there is any key."""
         return bool(self._store.records.count(RecordFilter(schemas=(_SCHEMA,))))
 
 

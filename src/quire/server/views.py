@@ -250,7 +250,6 @@ class ThreadView:
         )
 
     def _report(self, sent: Entry) -> None:
-        """What the provider reported of the newest request."""
         column, policy = self._columns[-1], self._requests[-1].policy
         if column.reported or column.refused:
             return
@@ -270,7 +269,6 @@ class ThreadView:
 
     @property
     def policy(self) -> Policy:
-        """The policy of the newest request."""
         return self._policies[-1] if self._policies else self.usual
 
     def _ahead(self) -> ShownRequest | None:

@@ -65,7 +65,7 @@ class WatchedExchange:
         # Who answers, where that is known; else host, path and body tell.
         self.provider = provider
         self.given = self.sent = given
-        # Of these, what was read already.
+        # JSON that was parsed already, each with the bytes it was parsed from.
         self.bodies: list[tuple[bytes, Json]] = []
         self.status, self.reply_headers, self.reply = 0, dict[str, str](), bytearray()
         # Whether the reply came to its own end; else the application went away, or the provider did.
@@ -76,7 +76,6 @@ class WatchedExchange:
         self.fitted: FittedRequest | None = None
 
     def piece(self, piece: bytes) -> None:
-        """A piece of the reply."""
         if len(self.reply) < _MOST_BYTES:
             self.reply += piece
 
@@ -584,16 +583,14 @@ def _zstd(data: bytes) -> bytes:
     return zstandard.ZstdDecompressor().stream_reader(data).read(_MOST_PLAIN + 1)
 
 
-def _gzip(data: bytes) -> bytes:
-    return zlib.decompressobj(31).decompress(data, _MOST_PLAIN + 1)
+def _inflate(data: bytes) -> bytes:
+    return zlib.decompressobj(32 + zlib.MAX_WBITS).decompress(data, _MOST_PLAIN + 1)  # of either kind
 
 
 # A small body may unpack to any size.
 _MOST_PLAIN = 256 * 1024 * 1024
 _DECODERS: dict[str, Callable[[bytes], bytes]] = {
-    "gzip": _gzip,
-    "x-gzip": _gzip,
-    "deflate": lambda data: zlib.decompressobj().decompress(data, _MOST_PLAIN + 1),
+    **dict.fromkeys(("gzip", "x-gzip", "deflate"), _inflate),
     "br": _brotli,
     "zstd": _zstd,
 }
