@@ -492,6 +492,7 @@ DICTATED = (
         (DICTATED, ["don't squash the commits", "by the 14th", "nobody may touch anything", "do not convert them"]),
         (f"{LOG}\nleave the other host alone!\n{LOG}", ["leave the other host alone!"]),
         (f"{LOG}\nalways cite the source", ["always cite the source"]),
+        ("Rules:\n- never push to main\n- commit messages in imperative mood", ["commit messages in imperative mood"]),
         ("Rules:\n- never push to main directly;\n- ask before the old tables go;", ["never push to main directly;"]),
         (f"Never call reset() in tests, {'as other teams use it, ' * 9}please.", ["Never call reset() in tests"]),
         ("Look here. Max. 5 items per page.", ["Max. 5 items per page."]),
@@ -519,6 +520,48 @@ def test_demands_are_told_however_they_are_put(said: str, demanded: list[str]) -
         "ห้ามลบข้อมูลสำรองทั้งหมด",  # Thai
         "אל תמחק את הגיבויים",  # Hebrew
         "هرگز پشتیبان‌ها را پاک نکن",  # Persian
+        "Bevor du etwas löschst, frag mich",
+        "Verzichte auf Emojis",
+        "Finger weg von den Tabellen",
+        "Chaque fonction a une docstring",
+        "Cada función lleva pruebas",
+        "Deja de usar clases",
+        "Rispondi prima, poi smettila con le liste",
+        "Elke functie krijgt uitleg",
+        "Fråga mig innan du tar bort något",
+        "Zapytaj mnie, zanim coś usuniesz",
+        "Спроси меня, прежде чем удалять",
+        "Запитай мене, перш ніж видаляти",
+        "Než něco smažeš, zeptej se mě",
+        "Kérdezz meg, mielőtt törölsz",
+        "Kysy minulta ennen kuin poistat",
+        "Întreabă-mă înainte să ștergi",
+        "Питай ме, преди да триеш",
+        "Pitaj me prije nego što obrišeš",
+        "Lütfen klasöre dokunmayın",
+        "Setiap fungsi punya uji",
+        "每次提交前先跑测试",
+        "删除前问我一声",
+        "预算不超过五百",
+        "请用中文回答",
+        "严禁推送",
+        "本番には触らないこと",
+        "勝手にコミットするな",
+        "毎回テストを実行してください",
+        "敬語で答えてください",
+        "이모지는 쓰지 말아 주세요",
+        "삭제하기 전에 물어봐",
+        "한국어로 답해 주세요",
+        "اسألني قبل الحذف",
+        "हटाने से पहले मुझसे पूछो",
+        "ถามฉันก่อนลบ",
+        "ফাইল মুছবেন না।",
+        "கோப்பைத் தொடாதே",
+        "فائل کو ہاتھ مت لگاؤ",
+        "Ask me if you want to delete something",
+        "I'm allergic to nuts",
+        "I hate aisle seats",
+        "Hold off on the deploy",
     ],
 )
 def test_a_command_is_a_demand_where_there_is_room_for_nothing_else(sentence: str) -> None:
@@ -573,9 +616,15 @@ def test_what_gives_leave_is_told_as_long_as_what_forbade(sentence: str) -> None
         "The tool is free to use",
         "That was allowed in the old version",
         "# type: ignore[attr-defined]",
+        "能不能帮我看一下这个文件",
+        "要不要换一个名字",
+        "这个界面特别漂亮啊",
+        "すみません、見てください",
+        "こんなことを考えています",
+        "أهلا وسهلا بك",
     ],
 )
-def test_what_sounds_like_leave_is_no_demand(sentence: str) -> None:
+def test_what_sounds_like_leave_or_command_is_no_demand(sentence: str) -> None:
     assert demands(f"{sentence}\nhello there", Whole()) == ()
 
 

@@ -178,28 +178,44 @@ _COMMAND_WORDS = frozenset(
     never must mustn't always don't dont not no nothing nobody none neither nor nowhere only until till by deadline unless
     except without cannot can't won't shouldn't isn't aren't should shall need needs require required ensure remember keep
     avoid stop instead prefer forbid forbidden prohibited frozen before after important refrain leave stay stays stick
-    agree agreed strictly confidential whatever every maximum minimum max min limit limits exactly
+    agree agreed strictly confidential whatever every maximum minimum max min limit limits exactly hate allergic allergy
+    vegan vegans vegetarian vegetarians
     nie niemals nicht kein keine keinen keinem keiner keines nichts niemand immer stets nur muss musst müssen müsst darf
     darfst dürfen dürft soll sollst sollen sollte sollten bis ohne außer vorher spätestens höchstens mindestens unbedingt
-    verboten frist geeinigt vereinbart stattdessen wichtig statt
+    verboten frist geeinigt vereinbart stattdessen wichtig statt bevor erst jede jeden jedem jeder jedes lieber vermeide
+    vermeidet vermeiden verzichte verzichtet ausschließlich ausnahmslos keinesfalls allergisch hasse
     jamais toujours ne pas rien personne aucun aucune seulement uniquement dois doit doivent devez faut sans sauf avant
-    après jusqu jusque interdit interdite désormais convenu convenus délai évite évitez assure
+    après jusqu jusque interdit interdite désormais convenu convenus délai évite évitez assure chaque plutôt surtout arrête
+    arrêtez obligatoire obligatoirement exclusivement dorénavant préfère allergique déteste
     nunca jamás siempre nada nadie ningún ninguna ninguno solo sólo solamente únicamente debe debes deben debería sin
-    salvo excepto antes después hasta prohibido prohibida asegúrate asegura acordamos acordado plazo evita
+    salvo excepto antes después hasta prohibido prohibida asegúrate asegura acordamos acordado plazo evita cada tampoco
+    prefiero obligatorio exclusivamente alérgico alérgica odio
     mai sempre non niente nessun nessuno nessuna soltanto deve devi devono bisogna senza tranne prima dopo fino entro
-    vietato vietata almeno evitare concordato
-    não ninguém nenhum nenhuma só somente apenas devem sem exceto depois até proibido proibida prazo evite combinado
+    vietato vietata almeno evitare concordato ogni smetti smettila smettete preferisco obbligatorio esclusivamente
+    allergico allergica
+    não ninguém nenhum nenhuma só somente apenas devem sem exceto depois até proibido proibida prazo evite combinado pare
+    parem prefiro odeio
     nooit altijd niet geen niets niemand alleen slechts moet moeten mag mogen zonder behalve voordat uiterlijk minstens
-    hoogstens verboden afgesproken belangrijk
-    aldrig aldri alltid altid inte ikke ingen inget endast bara kun måste skal skall utan uden uten senast senest
-    nigdy zawsze nie nic nikt tylko musi musisz bez najpóźniej
+    hoogstens verboden afgesproken belangrijk elke ieder iedere vermijd liever blijf
+    aldrig aldri alltid altid inte ikke ingen inget endast bara kun måste skal skall ska utan uden uten senast senest innan
+    før varje hver hvert sluta undvik unngå undgå allergisk
+    nigdy zawsze nie nic nikt tylko musi musisz bez najpóźniej zanim przed każdy każda każde każdego każdej każdą unikaj
+    przestań wyłącznie dopiero
     никогда всегда не нет ничего никто только должен должна должно должны нужно надо нельзя без кроме после
-    обязательно запрещено ніколи завжди лише тільки треба потрібно
-    nikdy vždy pouze jen musí nesmí nesmíš dokud nejpozději niciodată mereu întotdeauna nu doar numai trebuie fără până
-    soha mindig csak ne nem kell tilos nélkül älä älkää koskaan aina vain täytyy pitää ilman saakka mennessä
-    đừng không luôn chỉ phải cấm trước jangan tidak selalu hanya harus tanpa sebelum dilarang wajib
-    אל לא לעולם תמיד רק חייב חייבים אסור בלי עד هرگز نباید باید همیشه
-    ποτέ πάντα μη μην δεν μόνο πρέπει χωρίς μέχρι πριν asla daima sadece yalnızca değil sakın gerek
+    обязательно запрещено прежде перед до сначала сперва каждый каждая каждое каждую каждого каждой избегай хватит
+    перестань исключительно строго максимум минимум срок аллергия ненавижу ніколи завжди лише тільки треба потрібно перш
+    спочатку кожен кожна кожне кожну кожного алергія преди винаги само трябва всеки всяка забранено увек немој
+    nikdy vždy pouze jen musí nesmí nesmíš dokud nejpozději než před každý každá každé každou každého skôr niciodată
+    mereu întotdeauna nu doar numai trebuie fără până înainte fiecare evită uvijek uvek nikad nikada samo mora prije svaki
+    svaka nemoj nemojte abans només
+    soha mindig csak ne nem kell tilos nélkül mielőtt előtt minden legfeljebb legalább helyett älä älkää koskaan aina vain
+    täytyy pitää ilman saakka mennessä ennen enintään vähintään lopeta vältä
+    đừng không luôn chỉ phải cấm trước mỗi mọi tránh chớ jangan tidak selalu hanya harus tanpa sebelum dilarang wajib
+    setiap hindari kecuali berhenti huwag kamwe
+    אל לא לעולם תמיד רק חייב חייבים אסור בלי עד לפני כל במקום هرگز نباید باید همیشه نکن نکنید نزن قبل هر حتما مت نہیں کبھی
+    ہمیشہ صرف پہلے بغیر
+    ποτέ πάντα μη μην δεν μόνο πρέπει χωρίς μέχρι πριν κάθε asla daima sadece yalnızca değil sakın gerek önce kadar yerine
+    yasak zorunlu hiçbir
     nevermind disregard vergiss vergesst erlaubt aufgehoben oublie oubliez permis
     autorisé autorisée olvida olvide permitido permitida dimentica dimenticate permesso esquece esqueça vergeet toegestaan
     glöm glem tillåtet tilladt tillatt zapomnij wolno забудь забудьте можно можна разрешено дозволено zapomeň smíš uită
@@ -217,13 +233,24 @@ _LEAVE = (
 _CAN = "you can|kannst|könnt|peux|pouvez|puedes?|pueden|puoi|potete|podes?|kunt|możesz|můžeš|kan du|du kan"
 _NOW = "now|again|jetzt|nun|wieder|maintenant|désormais|ahora|ya|ora|adesso|agora|já|nu|weer|teraz|nyní|teď"
 _PHRASES = re.compile(
-    r"(?i)\b(?:at most|at least|make sure|from now on|may not|ha(?:ve|s) to|hands off|off[- ]limits|(?:i|we) (?:want|insist|expect)|ab (?:jetzt|sofort)|"
+    r"(?i)\b(?:at most|at least|make sure|from now on|may not|ha(?:ve|s) to|hands off|off[- ]limits|(?:i|we) (?:want|insist|expect)|"
+    r"(?:ask|check with|wait for) (?:me|us)|my (?:ok|okay|approval|permission|consent)|hold off|from here on|going forward|as of (?:now|today)|(?:would|['’]d) rather|"
+    r"ab (?:jetzt|sofort)|finger (?:weg|von)|hört? auf|dej(?:a|en) de|ni se te|"
     r"au (?:plus|moins)|à partir d|hay que|tiene[ns]? que|(?:como|al|no) máximo|al menos|a partir d|d'ora in poi|pelo menos|"
     r"al massimo|vanaf nu|her zaman|de a(?:hora|gora) en|"
-    rf"(?:(?:{_LEAVE})|(?:{_CAN}) .{{0,60}}\b(?:{_NOW})|(?:{_NOW}),? (?:\S+ ){{0,3}}(?:{_CAN}))\b)|(?:^\W*|[,;] )(?:forget|ignore)\b|"
-    r"不要|不得|不能|不可|不许|不准|别|勿|禁止|必须|必須|务必|一定|绝对|絶対|总是|永远|从不|只能|仅|除非|之前|之后|以内|最多|至少|截止|"
-    r"ないで|ません|なければ|必ず|決して|常に|だけ|のみ|まで|마세요|하지 마|절대|반드시|항상|까지|없이|금지|"
-    r"لا |لن |أبد|دائم|فقط|يجب|ممنوع|بدون|मत |नहीं|कभी|हमेशा|केवल|सिर्फ़?|बिना|ห้าม|อย่า|ต้อง|เสมอ|เท่านั้น|"
+    rf"(?:(?:{_LEAVE})|(?:{_CAN}) .{{0,60}}\b(?:{_NOW})|(?:{_NOW}),? (?:\S+ ){{0,3}}(?:{_CAN}))\b)|(?:^\W*|[,;] )(?:forget|ignore)\b"
+)
+# The same in languages that put no space around such words, or join them to others.
+_PARTS_OF_WORDS = re.compile(
+    r"(?<!要)不要|(?<!能)不能|(?<!可)不可|(?<!用)不用|不(?:得|许|准|必|应|该|超|再)|(?<![特分级类区差个识性])别(?![的人处名])|勿|禁止|严禁|切忌|千万|必须|必須|必需|务必|一定|绝对|絶対|总是|永远|从不|始终|一律|只[能用准许可]|仅|除非|除了|"
+    r"之前|之后|前[，,]?(?:先|要|请|问|必|得|都)|先(?:问|跟|经|征)|每|[请改都]用|避免|停止|确保|记住|记得|而不是|同意|回[答复]|过敏|以内|最多|至少|最晚|最迟|截止|期限|"
+    r"ないで|(?<!すみ)ません(?!か)|なければ|いけない|ならない|[だダ]メ|だめ|[うくぐすつぬぶむる]な(?=[。！!\s]|$)|こと(?=[。！!\s]|$)|ずに|必ず|決して|常に|毎回|"
+    r"[る事]前に|だけ|のみ|まで|以外|必要|避け|やめて|控え|勝手に|で(?:答え|回答|返信|書[いく])|代わりに|厳禁|ように(?:して|お願い)|アレルギー|苦手|"
+    r"지 ?(?:마|말|않)|절대|반드시|항상|까지|없이|금지|전에|먼저|매번|마다|꼭|무조건|오직|만 (?:사용|써|쓰|이용)|이하|이내|최대|최소|대신|말고|제외|안 ?[돼되됩]|"
+    r"야 ?[해하한합돼되됩]|로 (?:답|대답|작성|써)|알레르기|"
+    r"(?<!\w)لا |لن |أبد|دائم|فقط|يجب|ممنوع|دون|(?<!\w)(?:قبل|كل|حتى|إلا|عدم) |تجنب|توقف|أجب |حساسية|"
+    r"मत |नहीं|(?<!\S)न |कभी|हमेशा|केवल|सिर्फ़?|बिना|पहले|(?<!\S)हर |ज़?ज?रूर|चाहिए|जवाब|एलर्जी|"
+    r"ห้าม|อย่า|ต้อง|เสมอ|เท่านั้น|ไม่|ก่อน|ทุก|ภายใน|อย่างน้อย|ยกเว้น|แทน|না(?=[ ।!]|$)|কখনও|শুধু|অবশ্যই|ாதே|ாதீர்|வேண்டாம்|கூடாது|m[ae]y[ıi]n|malı(?!\w)|meli(?!\w)|"
     r"算了|可以了|现在可以|允许|忘れて|取り消|[てで]も?(?:いい|よい|良い|構)|許可|잊어|도 (?:돼|됩|되|괜찮)|허용|مسموح|भूल जा|ลืม|อนุญาต"
 )
 _SPOKEN_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
@@ -232,7 +259,8 @@ _SPOKEN_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 def _commands(sentence: str) -> list[int]:
     """Where words of command stand in a sentence: 'Please never push' -> [7]."""
     places = [word.start() for word in _SPOKEN_WORD.finditer(sentence) if _is_command(word[0])]
-    return sorted([*places, *(phrase.start() for phrase in _PHRASES.finditer(sentence))])
+    phrases = (_PHRASES,) if sentence.isascii() else (_PHRASES, _PARTS_OF_WORDS)
+    return sorted([*places, *(found.start() for phrase in phrases for found in phrase.finditer(sentence))])
 
 
 def _is_command(word: str) -> bool:
@@ -296,7 +324,7 @@ _CODE = re.compile(
     r"[{}]\s*$|^[^=<>(){}\[\]\"*]*+.+;\s*$|\w: ?\w+;\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|"
     r"^\W*(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\b|^\s*(?:File \"|at [\w.$<>]+ ?\()"
 )
-_DIGITS = re.compile(r"\d+")
+_DIGITS, _ITEM = re.compile(r"\d+"), re.compile(r"\s*(?:[-*+•]|\d+[.)])\s+\S+\s+\S")
 _CALL, _PROSE = re.compile(r"\w\("), re.compile(r"(?<![^\W\d_])(?:[^\W\d_]{2,}+[,:]?\s++){3}[^\W\d_]{2}")
 
 
@@ -334,11 +362,14 @@ def demands(text: str, whole: Whole = WHOLES[0]) -> tuple[str, ...]:
     longest = _SENTENCE_MOST if whole.facts > SHORT_FACTS.facts else _SENTENCE_LEAST
     # Of a long text so many characters state something: it may be a task as well as a paste.
     pasted, shapes = 0, set[str]()
-    for sentence, typed, commanding in _sentences(text.removesuffix(MORE)):
+    sentences = _sentences(text.removesuffix(MORE))
+    # Where a line of a list commands, the short ones beside it most likely do.
+    rules = any(commanding and _ITEM.match(sentence) for sentence, _, commanding in sentences)
+    for sentence, typed, commanding in sentences:
         if commanding and len(sentence) > longest:
             many = len(commanding) if len(sentence) <= _LONG_CHARS else _COMMANDS_TOLD
             parts = [*_around(sentence, commanding[:many], longest // 2)]
-        elif commanding or (typed and _states(sentence, whole)):
+        elif commanding or (typed and (_states(sentence, whole) or (rules and _is_short_item(sentence)))):
             parts = [sentence.strip()]
         else:
             if not typed and pasted < _LONG_CHARS and _tells(sentence, whole):
@@ -365,6 +396,10 @@ def _states(sentence: str, whole: Whole) -> bool:
     if size > whole.facts or sentence.rstrip().endswith("?"):
         return False
     return _FACT.search(sentence) is not None or (size <= whole.brief and _THREE_WORDS.search(sentence) is not None)
+
+
+def _is_short_item(sentence: str) -> bool:
+    return len(sentence) <= SHORT_FACTS.facts and _ITEM.match(sentence) is not None
 
 
 def _tells(sentence: str, whole: Whole) -> bool:
