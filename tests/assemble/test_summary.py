@@ -493,6 +493,8 @@ DICTATED = (
         (f"{LOG}\nleave the other host alone!\n{LOG}", ["leave the other host alone!"]),
         (f"{LOG}\nalways cite the source", ["always cite the source"]),
         ("Rules:\n- never push to main\n- commit messages in imperative mood", ["commit messages in imperative mood"]),
+        ("What I do not want:\n* tracking\n* jQuery\n* more than one page", ["* tracking", "* jQuery"]),
+        (f"{LOG}\nPlease avoid:\n- Tailwind\n- jQuery\n{LOG}", ["- Tailwind", "- jQuery"]),
         ("Rules:\n- never push to main directly;\n- ask before the old tables go;", ["never push to main directly;"]),
         (f"Never call reset() in tests, {'as other teams use it, ' * 9}please.", ["Never call reset() in tests"]),
         ("Look here. Max. 5 items per page.", ["Max. 5 items per page."]),

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
@@ -324,7 +325,7 @@ _CODE = re.compile(
     r"[{}]\s*$|^[^=<>(){}\[\]\"*]*+.+;\s*$|\w: ?\w+;\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|"
     r"^\W*(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\b|^\s*(?:File \"|at [\w.$<>]+ ?\()"
 )
-_DIGITS, _ITEM = re.compile(r"\d+"), re.compile(r"\s*(?:[-*+•]|\d+[.)])\s+\S+\s+\S")
+_DIGITS, _ITEM = re.compile(r"\d+"), re.compile(r"\s*(?:[-*+•]|\d+[.)])\s+\S")
 _CALL, _PROSE = re.compile(r"\w\("), re.compile(r"(?<![^\W\d_])(?:[^\W\d_]{2,}+[,:]?\s++){3}[^\W\d_]{2}")
 
 
@@ -352,7 +353,21 @@ def _sentences(text: str) -> tuple[_Sentence, ...]:
             code = is_code(sentence)
             typed = len(text) <= _LONG_CHARS or not (code or _OWN < place < len(text) - _OWN)
             sentences.append(_Sentence(sentence, typed, () if code else tuple(_commands(sentence))))
-    return tuple(sentences)
+    return tuple(_commanding_lists(sentences))
+
+
+def _commanding_lists(sentences: Iterable[_Sentence]) -> Iterator[_Sentence]:
+    """The sentences; short lines of a list command where one of them does, or the line in front of it."""
+    in_front: tuple[int, ...] = ()
+    for is_list, group in groupby(sentences, lambda sentence: _ITEM.match(sentence.text) is not None):
+        lines = [*group]
+        commands = is_list and (in_front or any(line.commands for line in lines))
+        for line in lines:
+            is_command = (
+                commands and not line.commands and len(line.text) <= SHORT_FACTS.facts and not is_code(line.text)
+            )
+            yield line._replace(commands=(0,)) if is_command else line
+        in_front = lines[-1].commands
 
 
 @lru_cache(maxsize=LINES_REMEMBERED)
@@ -362,14 +377,11 @@ def demands(text: str, whole: Whole = WHOLES[0]) -> tuple[str, ...]:
     longest = _SENTENCE_MOST if whole.facts > SHORT_FACTS.facts else _SENTENCE_LEAST
     # Of a long text so many characters state something: it may be a task as well as a paste.
     pasted, shapes = 0, set[str]()
-    sentences = _sentences(text.removesuffix(MORE))
-    # Where a line of a list commands, the short ones beside it most likely do.
-    rules = any(commanding and _ITEM.match(sentence) for sentence, _, commanding in sentences)
-    for sentence, typed, commanding in sentences:
+    for sentence, typed, commanding in _sentences(text.removesuffix(MORE)):
         if commanding and len(sentence) > longest:
             many = len(commanding) if len(sentence) <= _LONG_CHARS else _COMMANDS_TOLD
             parts = [*_around(sentence, commanding[:many], longest // 2)]
-        elif commanding or (typed and (_states(sentence, whole) or (rules and _is_short_item(sentence)))):
+        elif commanding or (typed and _states(sentence, whole)):
             parts = [sentence.strip()]
         else:
             if not typed and pasted < _LONG_CHARS and _tells(sentence, whole):
@@ -396,10 +408,6 @@ def _states(sentence: str, whole: Whole) -> bool:
     if size > whole.facts or sentence.rstrip().endswith("?"):
         return False
     return _FACT.search(sentence) is not None or (size <= whole.brief and _THREE_WORDS.search(sentence) is not None)
-
-
-def _is_short_item(sentence: str) -> bool:
-    return len(sentence) <= SHORT_FACTS.facts and _ITEM.match(sentence) is not None
 
 
 def _tells(sentence: str, whole: Whole) -> bool:
