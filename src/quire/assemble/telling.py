@@ -325,7 +325,12 @@ _CODE = re.compile(
     r"[{}]\s*$|^[^=<>(){}\[\]\"*]*+.+;\s*$|\w: ?\w+;\s*$|^\s*(?:[-+@|>$#*/]{2}|import |from \S+ import|def |class |const |let |return )|"
     r"^\W*(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\b|^\s*(?:File \"|at [\w.$<>]+ ?\()"
 )
-_DIGITS, _ITEM = re.compile(r"\d+"), re.compile(r"\s*(?:[-*+•]|\d+[.)])\s+\S")
+_DIGITS = re.compile(r"\d+")
+# A line of a list: behind a dash or a star, another mark, a number or a letter.
+_ITEM = re.compile(
+    r"\s*(?:[-*+]\s+|[\u2010-\u2015\u2022\u2023\u2192\u25a0-\u25ff\u2610-\u2612\u2700-\u274f\u27a1\u30fb\U0001f300-\U0001faff]\s*|"
+    r"[\d一二三四五六七八九十]{1,3}(?:[.)]\s+|、)|[A-Za-z][.)]\s+)\S"
+)
 _CALL, _PROSE = re.compile(r"\w\("), re.compile(r"(?<![^\W\d_])(?:[^\W\d_]{2,}+[,:]?\s++){3}[^\W\d_]{2}")
 
 
