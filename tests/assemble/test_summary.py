@@ -239,10 +239,14 @@ def test_what_the_model_did_is_told_and_what_it_guesses_asks_for_or_describes_is
     done += ["I decided that it should be removed.", "The file was renamed and moved.", "It has been sent to Ada."]
     talk += ["Alternatively, maybe the script was created by hand.", "Here's what I changed in it:"]
     talk += ["If it was deleted, Pi should have fallen back.", "I'm sorry that it was cancelled so late."]
-    done += ["I will use Postgres for it."]
+    done += ["I will use Postgres for it.", "We’ll go with option B.", "Bumped the version to 2.3.1."]
+    done += ["Turns out the timeout was 3 s.", "I've set up the mirror."]
+    talk += ["Let’s see what was changed.", "Built-in themes are read once."]
     talk += ["I'll find the one that was sent to Texas."]
-    said = [values.respond(line) for line in (*talk, *done, *talk)]
-    assert [line.text for line in earlier(summary(said, 600)).lines] == done
+    left = ["Remaining: wire up the webhook.", "What's left: the mobile layout.", "I haven't touched the frontend yet."]
+    left += ["Next: write the docs.", "The layout is not finished."]
+    said = [values.respond(line) for line in (*talk, *done, *left, *talk)]
+    assert [line.text for line in earlier(summary(said, 900)).lines] == [*done, *left]
 
 
 def test_what_a_model_thinks_aloud_settles_nothing() -> None:

@@ -440,12 +440,13 @@ def _around(text: str, places: Iterable[int], characters: int) -> Iterator[str]:
 # What was done is told by a verb of the past that begins a sentence or follows its subject, what was settled by its own word.
 _DID = re.compile(
     r"(?i)(?:^[\W\d]*+(?:I|we)?|\b(?:ha[sd]|have|was|were|been|will be|(?:is|are) now|I|we|and|['’]ve))[\s*]*\b(?:(?:also|now|just|successfully|been) )*"
-    r"(?:added|booked|cancell?ed|changed|chose|committed|completed|confirmed|created|decided|deleted|deployed|disabled|"
-    r"enabled|exchanged|extracted|finished|fixed|implemented|installed|merged|moved|processed|pushed|refactored|refunded|"
-    r"removed|renamed|replaced|resolved|returned|reverted|scheduled|sent|submitted|switched|updated|wrote|written)\b"
+    r"(?:added|booked|bumped|cancell?ed|changed|chose|committed|completed|confirmed|created|decided|deleted|deployed|disabled|"
+    r"dropped|enabled|exchanged|extracted|finished|fixed|implemented|installed|merged|moved|processed|pushed|refactored|refunded|"
+    r"removed|renamed|replaced|resolved|returned|reverted|scheduled|sent|set up|submitted|switched|updated|wrote|written)\b"
 )
 _SETTLES = re.compile(
-    r"(?i)\b(?:decided|decision|agreed|conclusion|root cause|will use|(?:tests?|checks?) (?:now )?pass(?:es|ed)?|now works|we must)\b"
+    r"(?i)\b(?:decided|decision|agreed|conclusion|root cause|will use|go(?:ing)? with|(?:bug|problem|cause) (?:was|is) (?:in|that)|"
+    r"turns out|(?:tests?|checks?) (?:now )?pass(?:es|ed)?|now works|we must)\b"
 )
 # Whether what is said to be done was done is guessed here, or hoped.
 _GUESSED = re.compile(
@@ -453,12 +454,12 @@ _GUESSED = re.compile(
 )
 # 'Still' and 'pending' alone tell how things are; these tell what is to be done.
 _LEFT_OPEN = re.compile(
-    r"(?i)\b(?:todo|next steps?|open questions?|(?:left|remains|still) to\b|still (?:needs?|fail|missing|broken|ha(?:s|ve) to\b)|"
-    r"remaining (?:work|tasks?|steps?|issues?|problems?)|not yet (?:\w+ed|done|sent|built)|blocked (?:by|on)|waiting (?:for|on))"
+    r"(?i)\b(?:todo|next:|next steps?|remaining:|what['’]s left|haven['’]t .{1,60}\byet|open questions?|"
+    r"(?:left|remains|still) to\b|still (?:needs?|fail|missing|broken|ha(?:s|ve) to\b)|remaining (?:work|tasks?|steps?|issues?|problems?)|not yet (?:\w+ed|done|sent|built)|not (?:done|finished)|blocked (?:by|on)|waiting (?:for|on))"
 )
 # Announcements ('Let me …', 'Here is …', 'I will …') and regrets are neither done nor open.
 _ANNOUNCED = re.compile(
-    r"(?i)(?:\w+,? )?(?:let me|let's|let us|here(?:['’]s| is| are)|(?:I|we)(?:['’]ll| will)(?! use\b)|I(?:['’]m| am) (?:\w+ )?sorry)\b"
+    r"(?i)(?:\w+,? )?(?:let me|let['’]s(?! go with\b)|let us|here(?:['’]s| is| are)|(?:I|we)(?:['’]ll| will)(?! (?:use|go with)\b)|I(?:['’]m| am) (?:\w+ )?sorry)\b"
 )
 # A settled thing takes a few words to say.
 _DECISION_WORDS = 4
