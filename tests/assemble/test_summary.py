@@ -625,6 +625,7 @@ def test_what_gives_leave_is_told_as_long_as_what_forbade(sentence: str) -> None
         "The tool is free to use",
         "That was allowed in the old version",
         "# type: ignore[attr-defined]",
+        "The threads wait for users to type",
         "能不能帮我看一下这个文件",
         "要不要换一个名字",
         "这个界面特别漂亮啊",

@@ -235,8 +235,9 @@ _CAN = "you can|kannst|könnt|peux|pouvez|puedes?|pueden|puoi|potete|podes?|kunt
 _NOW = "now|again|jetzt|nun|wieder|maintenant|désormais|ahora|ya|ora|adesso|agora|já|nu|weer|teraz|nyní|teď"
 _PHRASES = re.compile(
     r"(?i)\b(?:at most|at least|make sure|from now on|may not|ha(?:ve|s) to|hands off|off[- ]limits|(?:i|we) (?:want|insist|expect)|"
-    r"(?:ask|check with|wait for) (?:me|us)|my (?:ok|okay|approval|permission|consent)|hold off|from here on|going forward|as of (?:now|today)|(?:would|['’]d) rather|"
-    r"ab (?:jetzt|sofort)|finger (?:weg|von)|hört? auf|dej(?:a|en) de|ni se te|"
+    r"(?:(?:ask|check with|wait for) (?:me|us)|my (?:ok|okay|approval|permission|consent)|as of (?:now|today))\b|"
+    r"hold off|from here on|going forward|(?:would|['’]d) rather|"
+    r"ab (?:jetzt|sofort)|finger (?:weg|von)\b|hört? auf|dej(?:a|en) de|ni se te\b|"
     r"au (?:plus|moins)|à partir d|hay que|tiene[ns]? que|(?:como|al|no) máximo|al menos|a partir d|d'ora in poi|pelo menos|"
     r"al massimo|vanaf nu|her zaman|de a(?:hora|gora) en|"
     rf"(?:(?:{_LEAVE})|(?:{_CAN}) .{{0,60}}\b(?:{_NOW})|(?:{_NOW}),? (?:\S+ ){{0,3}}(?:{_CAN}))\b)|(?:^\W*|[,;] )(?:forget|ignore)\b"
