@@ -239,10 +239,14 @@ def test_what_the_model_did_is_told_and_what_it_guesses_asks_for_or_describes_is
     done += ["I decided that it should be removed.", "The file was renamed and moved.", "It has been sent to Ada."]
     talk += ["Alternatively, maybe the script was created by hand.", "Here's what I changed in it:"]
     talk += ["If it was deleted, Pi should have fallen back.", "I'm sorry that it was cancelled so late."]
-    done += ["I will use Postgres for it."]
+    done += ["I will use Postgres for it.", "We’ll go with option B.", "Bumped the version to 2.3.1."]
+    done += ["Turns out the timeout was 3 s.", "I've set up the mirror."]
+    talk += ["Let’s see what was changed.", "Built-in themes are read once."]
     talk += ["I'll find the one that was sent to Texas."]
-    said = [values.respond(line) for line in (*talk, *done, *talk)]
-    assert [line.text for line in earlier(summary(said, 600)).lines] == done
+    left = ["Remaining: wire up the webhook.", "What's left: the mobile layout.", "I haven't touched the frontend yet."]
+    left += ["Next: write the docs.", "The layout is not finished."]
+    said = [values.respond(line) for line in (*talk, *done, *left, *talk)]
+    assert [line.text for line in earlier(summary(said, 900)).lines] == [*done, *left]
 
 
 def test_what_a_model_thinks_aloud_settles_nothing() -> None:
@@ -492,6 +496,12 @@ DICTATED = (
         (DICTATED, ["don't squash the commits", "by the 14th", "nobody may touch anything", "do not convert them"]),
         (f"{LOG}\nleave the other host alone!\n{LOG}", ["leave the other host alone!"]),
         (f"{LOG}\nalways cite the source", ["always cite the source"]),
+        ("Rules:\n- never push to main\n- commit messages in imperative mood", ["commit messages in imperative mood"]),
+        ("What I do not want:\n* tracking\n* jQuery\n* more than one page", ["* tracking", "* jQuery"]),
+        ("Nicht anfassen:\n– Kasse\n– Lager", ["– Kasse", "– Lager"]),
+        ("✅ use uv\n❌ no poetry\n❌ black", ["✅ use uv", "❌ black"]),
+        ("禁止事項：\n・削除\n・改名", ["・削除", "・改名"]),
+        (f"{LOG}\nPlease avoid:\n- Tailwind\n- jQuery\n{LOG}", ["- Tailwind", "- jQuery"]),
         ("Rules:\n- never push to main directly;\n- ask before the old tables go;", ["never push to main directly;"]),
         (f"Never call reset() in tests, {'as other teams use it, ' * 9}please.", ["Never call reset() in tests"]),
         ("Look here. Max. 5 items per page.", ["Max. 5 items per page."]),
@@ -519,6 +529,48 @@ def test_demands_are_told_however_they_are_put(said: str, demanded: list[str]) -
         "ห้ามลบข้อมูลสำรองทั้งหมด",  # Thai
         "אל תמחק את הגיבויים",  # Hebrew
         "هرگز پشتیبان‌ها را پاک نکن",  # Persian
+        "Bevor du etwas löschst, frag mich",
+        "Verzichte auf Emojis",
+        "Finger weg von den Tabellen",
+        "Chaque fonction a une docstring",
+        "Cada función lleva pruebas",
+        "Deja de usar clases",
+        "Rispondi prima, poi smettila con le liste",
+        "Elke functie krijgt uitleg",
+        "Fråga mig innan du tar bort något",
+        "Zapytaj mnie, zanim coś usuniesz",
+        "Спроси меня, прежде чем удалять",
+        "Запитай мене, перш ніж видаляти",
+        "Než něco smažeš, zeptej se mě",
+        "Kérdezz meg, mielőtt törölsz",
+        "Kysy minulta ennen kuin poistat",
+        "Întreabă-mă înainte să ștergi",
+        "Питай ме, преди да триеш",
+        "Pitaj me prije nego što obrišeš",
+        "Lütfen klasöre dokunmayın",
+        "Setiap fungsi punya uji",
+        "每次提交前先跑测试",
+        "删除前问我一声",
+        "预算不超过五百",
+        "请用中文回答",
+        "严禁推送",
+        "本番には触らないこと",
+        "勝手にコミットするな",
+        "毎回テストを実行してください",
+        "敬語で答えてください",
+        "이모지는 쓰지 말아 주세요",
+        "삭제하기 전에 물어봐",
+        "한국어로 답해 주세요",
+        "اسألني قبل الحذف",
+        "हटाने से पहले मुझसे पूछो",
+        "ถามฉันก่อนลบ",
+        "ফাইল মুছবেন না।",
+        "கோப்பைத் தொடாதே",
+        "فائل کو ہاتھ مت لگاؤ",
+        "Ask me if you want to delete something",
+        "I'm allergic to nuts",
+        "I hate aisle seats",
+        "Hold off on the deploy",
     ],
 )
 def test_a_command_is_a_demand_where_there_is_room_for_nothing_else(sentence: str) -> None:
@@ -573,9 +625,16 @@ def test_what_gives_leave_is_told_as_long_as_what_forbade(sentence: str) -> None
         "The tool is free to use",
         "That was allowed in the old version",
         "# type: ignore[attr-defined]",
+        "The threads wait for users to type",
+        "能不能帮我看一下这个文件",
+        "要不要换一个名字",
+        "这个界面特别漂亮啊",
+        "すみません、見てください",
+        "こんなことを考えています",
+        "أهلا وسهلا بك",
     ],
 )
-def test_what_sounds_like_leave_is_no_demand(sentence: str) -> None:
+def test_what_sounds_like_leave_or_command_is_no_demand(sentence: str) -> None:
     assert demands(f"{sentence}\nhello there", Whole()) == ()
 
 

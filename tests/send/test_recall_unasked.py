@@ -200,6 +200,9 @@ def test_where_a_handle_stands_the_tool_is_offered_and_answered_in_one_line(tmp_
     for args, problem in refused:
         (wrong,) = thread.append(values.call("r2", "recall", args))
         assert problem in thread.answer_recall(wrong).body["outcome"]
+    for nothing in ({"query": "hat"}, None, values.call("r3", "recall", {"query": "hat"}), thread.entries[0]):
+        with pytest.raises(CallError, match="takes a call of the log"):
+            thread.answer_recall(nothing)
 
 
 def test_a_cycle_answers_a_recall_that_its_runner_does_not_know(tmp_path: Path) -> None:

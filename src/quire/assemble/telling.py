@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
@@ -178,28 +179,44 @@ _COMMAND_WORDS = frozenset(
     never must mustn't always don't dont not no nothing nobody none neither nor nowhere only until till by deadline unless
     except without cannot can't won't shouldn't isn't aren't should shall need needs require required ensure remember keep
     avoid stop instead prefer forbid forbidden prohibited frozen before after important refrain leave stay stays stick
-    agree agreed strictly confidential whatever every maximum minimum max min limit limits exactly
+    agree agreed strictly confidential whatever every maximum minimum max min limit limits exactly hate allergic allergy
+    vegan vegans vegetarian vegetarians
     nie niemals nicht kein keine keinen keinem keiner keines nichts niemand immer stets nur muss musst müssen müsst darf
     darfst dürfen dürft soll sollst sollen sollte sollten bis ohne außer vorher spätestens höchstens mindestens unbedingt
-    verboten frist geeinigt vereinbart stattdessen wichtig statt
+    verboten frist geeinigt vereinbart stattdessen wichtig statt bevor erst jede jeden jedem jeder jedes lieber vermeide
+    vermeidet vermeiden verzichte verzichtet ausschließlich ausnahmslos keinesfalls allergisch hasse
     jamais toujours ne pas rien personne aucun aucune seulement uniquement dois doit doivent devez faut sans sauf avant
-    après jusqu jusque interdit interdite désormais convenu convenus délai évite évitez assure
+    après jusqu jusque interdit interdite désormais convenu convenus délai évite évitez assure chaque plutôt surtout arrête
+    arrêtez obligatoire obligatoirement exclusivement dorénavant préfère allergique déteste
     nunca jamás siempre nada nadie ningún ninguna ninguno solo sólo solamente únicamente debe debes deben debería sin
-    salvo excepto antes después hasta prohibido prohibida asegúrate asegura acordamos acordado plazo evita
+    salvo excepto antes después hasta prohibido prohibida asegúrate asegura acordamos acordado plazo evita cada tampoco
+    prefiero obligatorio exclusivamente alérgico alérgica odio
     mai sempre non niente nessun nessuno nessuna soltanto deve devi devono bisogna senza tranne prima dopo fino entro
-    vietato vietata almeno evitare concordato
-    não ninguém nenhum nenhuma só somente apenas devem sem exceto depois até proibido proibida prazo evite combinado
+    vietato vietata almeno evitare concordato ogni smetti smettila smettete preferisco obbligatorio esclusivamente
+    allergico allergica
+    não ninguém nenhum nenhuma só somente apenas devem sem exceto depois até proibido proibida prazo evite combinado pare
+    parem prefiro odeio
     nooit altijd niet geen niets niemand alleen slechts moet moeten mag mogen zonder behalve voordat uiterlijk minstens
-    hoogstens verboden afgesproken belangrijk
-    aldrig aldri alltid altid inte ikke ingen inget endast bara kun måste skal skall utan uden uten senast senest
-    nigdy zawsze nie nic nikt tylko musi musisz bez najpóźniej
+    hoogstens verboden afgesproken belangrijk elke ieder iedere vermijd liever blijf
+    aldrig aldri alltid altid inte ikke ingen inget endast bara kun måste skal skall ska utan uden uten senast senest innan
+    før varje hver hvert sluta undvik unngå undgå allergisk
+    nigdy zawsze nie nic nikt tylko musi musisz bez najpóźniej zanim przed każdy każda każde każdego każdej każdą unikaj
+    przestań wyłącznie dopiero
     никогда всегда не нет ничего никто только должен должна должно должны нужно надо нельзя без кроме после
-    обязательно запрещено ніколи завжди лише тільки треба потрібно
-    nikdy vždy pouze jen musí nesmí nesmíš dokud nejpozději niciodată mereu întotdeauna nu doar numai trebuie fără până
-    soha mindig csak ne nem kell tilos nélkül älä älkää koskaan aina vain täytyy pitää ilman saakka mennessä
-    đừng không luôn chỉ phải cấm trước jangan tidak selalu hanya harus tanpa sebelum dilarang wajib
-    אל לא לעולם תמיד רק חייב חייבים אסור בלי עד هرگز نباید باید همیشه
-    ποτέ πάντα μη μην δεν μόνο πρέπει χωρίς μέχρι πριν asla daima sadece yalnızca değil sakın gerek
+    обязательно запрещено прежде перед до сначала сперва каждый каждая каждое каждую каждого каждой избегай хватит
+    перестань исключительно строго максимум минимум срок аллергия ненавижу ніколи завжди лише тільки треба потрібно перш
+    спочатку кожен кожна кожне кожну кожного алергія преди винаги само трябва всеки всяка забранено увек немој
+    nikdy vždy pouze jen musí nesmí nesmíš dokud nejpozději než před každý každá každé každou každého skôr niciodată
+    mereu întotdeauna nu doar numai trebuie fără până înainte fiecare evită uvijek uvek nikad nikada samo mora prije svaki
+    svaka nemoj nemojte abans només
+    soha mindig csak ne nem kell tilos nélkül mielőtt előtt minden legfeljebb legalább helyett älä älkää koskaan aina vain
+    täytyy pitää ilman saakka mennessä ennen enintään vähintään lopeta vältä
+    đừng không luôn chỉ phải cấm trước mỗi mọi tránh chớ jangan tidak selalu hanya harus tanpa sebelum dilarang wajib
+    setiap hindari kecuali berhenti huwag kamwe
+    אל לא לעולם תמיד רק חייב חייבים אסור בלי עד לפני כל במקום هرگز نباید باید همیشه نکن نکنید نزن قبل هر حتما مت نہیں کبھی
+    ہمیشہ صرف پہلے بغیر
+    ποτέ πάντα μη μην δεν μόνο πρέπει χωρίς μέχρι πριν κάθε asla daima sadece yalnızca değil sakın gerek önce kadar yerine
+    yasak zorunlu hiçbir
     nevermind disregard vergiss vergesst erlaubt aufgehoben oublie oubliez permis
     autorisé autorisée olvida olvide permitido permitida dimentica dimenticate permesso esquece esqueça vergeet toegestaan
     glöm glem tillåtet tilladt tillatt zapomnij wolno забудь забудьте можно можна разрешено дозволено zapomeň smíš uită
@@ -217,13 +234,25 @@ _LEAVE = (
 _CAN = "you can|kannst|könnt|peux|pouvez|puedes?|pueden|puoi|potete|podes?|kunt|możesz|můžeš|kan du|du kan"
 _NOW = "now|again|jetzt|nun|wieder|maintenant|désormais|ahora|ya|ora|adesso|agora|já|nu|weer|teraz|nyní|teď"
 _PHRASES = re.compile(
-    r"(?i)\b(?:at most|at least|make sure|from now on|may not|ha(?:ve|s) to|hands off|off[- ]limits|(?:i|we) (?:want|insist|expect)|ab (?:jetzt|sofort)|"
+    r"(?i)\b(?:at most|at least|make sure|from now on|may not|ha(?:ve|s) to|hands off|off[- ]limits|(?:i|we) (?:want|insist|expect)|"
+    r"(?:(?:ask|check with|wait for) (?:me|us)|my (?:ok|okay|approval|permission|consent)|as of (?:now|today))\b|"
+    r"hold off|from here on|going forward|(?:would|['’]d) rather|"
+    r"ab (?:jetzt|sofort)|finger (?:weg|von)\b|hört? auf|dej(?:a|en) de|ni se te\b|"
     r"au (?:plus|moins)|à partir d|hay que|tiene[ns]? que|(?:como|al|no) máximo|al menos|a partir d|d'ora in poi|pelo menos|"
     r"al massimo|vanaf nu|her zaman|de a(?:hora|gora) en|"
-    rf"(?:(?:{_LEAVE})|(?:{_CAN}) .{{0,60}}\b(?:{_NOW})|(?:{_NOW}),? (?:\S+ ){{0,3}}(?:{_CAN}))\b)|(?:^\W*|[,;] )(?:forget|ignore)\b|"
-    r"不要|不得|不能|不可|不许|不准|别|勿|禁止|必须|必須|务必|一定|绝对|絶対|总是|永远|从不|只能|仅|除非|之前|之后|以内|最多|至少|截止|"
-    r"ないで|ません|なければ|必ず|決して|常に|だけ|のみ|まで|마세요|하지 마|절대|반드시|항상|까지|없이|금지|"
-    r"لا |لن |أبد|دائم|فقط|يجب|ممنوع|بدون|मत |नहीं|कभी|हमेशा|केवल|सिर्फ़?|बिना|ห้าม|อย่า|ต้อง|เสมอ|เท่านั้น|"
+    rf"(?:(?:{_LEAVE})|(?:{_CAN}) .{{0,60}}\b(?:{_NOW})|(?:{_NOW}),? (?:\S+ ){{0,3}}(?:{_CAN}))\b)|(?:^\W*|[,;] )(?:forget|ignore)\b"
+)
+# The same in languages that put no space around such words, or join them to others.
+_PARTS_OF_WORDS = re.compile(
+    r"(?<!要)不要|(?<!能)不能|(?<!可)不可|(?<!用)不用|不(?:得|许|准|必|应|该|超|再)|(?<![特分级类区差个识性])别(?![的人处名])|勿|禁止|严禁|切忌|千万|必须|必須|必需|务必|一定|绝对|絶対|总是|永远|从不|始终|一律|只[能用准许可]|仅|除非|除了|"
+    r"之前|之后|前[，,]?(?:先|要|请|问|必|得|都)|先(?:问|跟|经|征)|每|[请改都]用|避免|停止|确保|记住|记得|而不是|同意|回[答复]|过敏|以内|最多|至少|最晚|最迟|截止|期限|"
+    r"ないで|(?<!すみ)ません(?!か)|なければ|いけない|ならない|[だダ]メ|だめ|[うくぐすつぬぶむる]な(?=[。！!\s]|$)|こと(?=[。！!\s]|$)|ずに|必ず|決して|常に|毎回|"
+    r"[る事]前に|だけ|のみ|まで|以外|必要|避け|やめて|控え|勝手に|で(?:答え|回答|返信|書[いく])|代わりに|厳禁|ように(?:して|お願い)|アレルギー|苦手|"
+    r"지 ?(?:마|말|않)|절대|반드시|항상|까지|없이|금지|전에|먼저|매번|마다|꼭|무조건|오직|만 (?:사용|써|쓰|이용)|이하|이내|최대|최소|대신|말고|제외|안 ?[돼되됩]|"
+    r"야 ?[해하한합돼되됩]|로 (?:답|대답|작성|써)|알레르기|"
+    r"(?<!\w)لا |لن |أبد|دائم|فقط|يجب|ممنوع|دون|(?<!\w)(?:قبل|كل|حتى|إلا|عدم) |تجنب|توقف|أجب |حساسية|"
+    r"मत |नहीं|(?<!\S)न |कभी|हमेशा|केवल|सिर्फ़?|बिना|पहले|(?<!\S)हर |ज़?ज?रूर|चाहिए|जवाब|एलर्जी|"
+    r"ห้าม|อย่า|ต้อง|เสมอ|เท่านั้น|ไม่|ก่อน|ทุก|ภายใน|อย่างน้อย|ยกเว้น|แทน|না(?=[ ।!]|$)|কখনও|শুধু|অবশ্যই|ாதே|ாதீர்|வேண்டாம்|கூடாது|m[ae]y[ıi]n|malı(?!\w)|meli(?!\w)|"
     r"算了|可以了|现在可以|允许|忘れて|取り消|[てで]も?(?:いい|よい|良い|構)|許可|잊어|도 (?:돼|됩|되|괜찮)|허용|مسموح|भूल जा|ลืม|อนุญาต"
 )
 _SPOKEN_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
@@ -232,7 +261,8 @@ _SPOKEN_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 def _commands(sentence: str) -> list[int]:
     """Where words of command stand in a sentence: 'Please never push' -> [7]."""
     places = [word.start() for word in _SPOKEN_WORD.finditer(sentence) if _is_command(word[0])]
-    return sorted([*places, *(phrase.start() for phrase in _PHRASES.finditer(sentence))])
+    phrases = (_PHRASES,) if sentence.isascii() else (_PHRASES, _PARTS_OF_WORDS)
+    return sorted([*places, *(found.start() for phrase in phrases for found in phrase.finditer(sentence))])
 
 
 def _is_command(word: str) -> bool:
@@ -297,6 +327,11 @@ _CODE = re.compile(
     r"^\W*(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\b|^\s*(?:File \"|at [\w.$<>]+ ?\()"
 )
 _DIGITS = re.compile(r"\d+")
+# A line of a list: behind a dash or a star, another mark, a number or a letter.
+_ITEM = re.compile(
+    r"\s*(?:[-*+]\s+|[\u2010-\u2015\u2022\u2023\u2192\u25a0-\u25ff\u2610-\u2612\u2700-\u274f\u27a1\u30fb\U0001f300-\U0001faff]\s*|"
+    r"[\d一二三四五六七八九十]{1,3}(?:[.)]\s+|、)|[A-Za-z][.)]\s+)\S"
+)
 _CALL, _PROSE = re.compile(r"\w\("), re.compile(r"(?<![^\W\d_])(?:[^\W\d_]{2,}+[,:]?\s++){3}[^\W\d_]{2}")
 
 
@@ -324,7 +359,21 @@ def _sentences(text: str) -> tuple[_Sentence, ...]:
             code = is_code(sentence)
             typed = len(text) <= _LONG_CHARS or not (code or _OWN < place < len(text) - _OWN)
             sentences.append(_Sentence(sentence, typed, () if code else tuple(_commands(sentence))))
-    return tuple(sentences)
+    return tuple(_commanding_lists(sentences))
+
+
+def _commanding_lists(sentences: Iterable[_Sentence]) -> Iterator[_Sentence]:
+    """The sentences; short lines of a list command where one of them does, or the line in front of it."""
+    in_front: tuple[int, ...] = ()
+    for is_list, group in groupby(sentences, lambda sentence: _ITEM.match(sentence.text) is not None):
+        lines = [*group]
+        commands = is_list and (in_front or any(line.commands for line in lines))
+        for line in lines:
+            is_command = (
+                commands and not line.commands and len(line.text) <= SHORT_FACTS.facts and not is_code(line.text)
+            )
+            yield line._replace(commands=(0,)) if is_command else line
+        in_front = lines[-1].commands
 
 
 @lru_cache(maxsize=LINES_REMEMBERED)
@@ -392,12 +441,13 @@ def _around(text: str, places: Iterable[int], characters: int) -> Iterator[str]:
 # What was done is told by a verb of the past that begins a sentence or follows its subject, what was settled by its own word.
 _DID = re.compile(
     r"(?i)(?:^[\W\d]*+(?:I|we)?|\b(?:ha[sd]|have|was|were|been|will be|(?:is|are) now|I|we|and|['’]ve))[\s*]*\b(?:(?:also|now|just|successfully|been) )*"
-    r"(?:added|booked|cancell?ed|changed|chose|committed|completed|confirmed|created|decided|deleted|deployed|disabled|"
-    r"enabled|exchanged|extracted|finished|fixed|implemented|installed|merged|moved|processed|pushed|refactored|refunded|"
-    r"removed|renamed|replaced|resolved|returned|reverted|scheduled|sent|submitted|switched|updated|wrote|written)\b"
+    r"(?:added|booked|bumped|cancell?ed|changed|chose|committed|completed|confirmed|created|decided|deleted|deployed|disabled|"
+    r"dropped|enabled|exchanged|extracted|finished|fixed|implemented|installed|merged|moved|processed|pushed|refactored|refunded|"
+    r"removed|renamed|replaced|resolved|returned|reverted|scheduled|sent|set up|submitted|switched|updated|wrote|written)\b"
 )
 _SETTLES = re.compile(
-    r"(?i)\b(?:decided|decision|agreed|conclusion|root cause|will use|(?:tests?|checks?) (?:now )?pass(?:es|ed)?|now works|we must)\b"
+    r"(?i)\b(?:decided|decision|agreed|conclusion|root cause|will use|go(?:ing)? with|(?:bug|problem|cause) (?:was|is) (?:in|that)|"
+    r"turns out|(?:tests?|checks?) (?:now )?pass(?:es|ed)?|now works|we must)\b"
 )
 # Whether what is said to be done was done is guessed here, or hoped.
 _GUESSED = re.compile(
@@ -405,12 +455,12 @@ _GUESSED = re.compile(
 )
 # 'Still' and 'pending' alone tell how things are; these tell what is to be done.
 _LEFT_OPEN = re.compile(
-    r"(?i)\b(?:todo|next steps?|open questions?|(?:left|remains|still) to\b|still (?:needs?|fail|missing|broken|ha(?:s|ve) to\b)|"
-    r"remaining (?:work|tasks?|steps?|issues?|problems?)|not yet (?:\w+ed|done|sent|built)|blocked (?:by|on)|waiting (?:for|on))"
+    r"(?i)\b(?:todo|next:|next steps?|remaining:|what['’]s left|haven['’]t .{1,60}\byet|open questions?|"
+    r"(?:left|remains|still) to\b|still (?:needs?|fail|missing|broken|ha(?:s|ve) to\b)|remaining (?:work|tasks?|steps?|issues?|problems?)|not yet (?:\w+ed|done|sent|built)|not (?:done|finished)|blocked (?:by|on)|waiting (?:for|on))"
 )
 # Announcements ('Let me …', 'Here is …', 'I will …') and regrets are neither done nor open.
 _ANNOUNCED = re.compile(
-    r"(?i)(?:\w+,? )?(?:let me|let's|let us|here(?:['’]s| is| are)|(?:I|we)(?:['’]ll| will)(?! use\b)|I(?:['’]m| am) (?:\w+ )?sorry)\b"
+    r"(?i)(?:\w+,? )?(?:let me|let['’]s(?! go with\b)|let us|here(?:['’]s| is| are)|(?:I|we)(?:['’]ll| will)(?! (?:use|go with)\b)|I(?:['’]m| am) (?:\w+ )?sorry)\b"
 )
 # A settled thing takes a few words to say.
 _DECISION_WORDS = 4

@@ -347,6 +347,9 @@ class ThreadRecall:
 
     def answer(self, call: Entry, assembly: Assembly) -> Entry:
         """The result of a call of the tool `recall`; what is wrong with a call is a result too."""
+        if not isinstance(call, Entry) or call.kind != "call" or not call.seq:
+            hint = "Hand over what thread.record(reply) gave back; thread.results(reply, tools) answers this one, too."
+            raise CallError(f"answer_recall() takes a call of the log, not {short(call)}", hint=hint)
         args = call.args if isinstance(call.args, dict) else {}
         try:
             _check_arguments(args)
