@@ -1,14 +1,13 @@
 """The strict provider over plain HTTP: rules, cache counts, signatures, diagnostics, faults, explicit caches."""
 
 import http.client
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from calling import call
 
-from quire.errors import CallError, MissingPart
+from quire.errors import CallError
 from quire.providers.explain import Watch
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
@@ -426,13 +425,6 @@ def test_whatever_is_sent_is_refused_and_never_breaks_the_server(provider: str) 
     with emulator(provider) as server:
         answers = [call(server, path, body).status for path in PATHS[provider] for body in ODD]
     assert set(answers) == {400}
-
-
-def test_without_the_server_s_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(MissingPart) as caught:
-        Emulator("anthropic").start()
-    assert caught.value.hint == "pip install 'quire[emulate]'"
 
 
 def test_requests_that_come_at_once_are_all_answered_and_none_shares_a_moment() -> None:

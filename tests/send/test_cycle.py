@@ -210,12 +210,6 @@ def test_a_call_of_a_tool_nobody_has_becomes_an_error_result(thread: Thread) -> 
     assert "'fly'" in told.body["outcome"]
 
 
-def test_a_thread_without_a_user_has_nothing_to_answer(thread: Thread) -> None:
-    thread.append(values.system("Be brief."))
-    with pytest.raises(CallError, match="no user entry"):
-        carry_out(thread, TARGETS["anthropic"], "http://127.0.0.1:9")
-
-
 def test_a_tool_that_answers_another_call_is_run_once(thread: Thread) -> None:
     class Confused(Noted):
         async def run(self, call: Entry) -> Entry:
