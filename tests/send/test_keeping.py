@@ -5,6 +5,7 @@ import copy
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,8 @@ def words(role: str, text: str) -> JsonObject:
 class Talk:
     """A conversation that grows by a question and an answer each minute."""
 
-    def __init__(self, clock: Clock, name: str = "rule", how: str = "send", size: int = 3000) -> None:
-        self.clock, self.how, self.model = clock, how, "gemini-2.5-pro"
+    def __init__(self, clock: Clock, name: str = "rule", how: str = "send", size: int = 3000, asks: int = 0) -> None:
+        self.clock, self.how, self.asks, self.model = clock, how, asks, "gemini-2.5-pro"
         self.body: JsonObject = {
             "systemInstruction": {"parts": [{"text": f"{name} " * size}]},
             "tools": [{"functionDeclarations": [{"name": "f", "description": "d"}]}],
@@ -96,7 +97,7 @@ class Talk:
     async def turn(self, transport: CachedTransport, minutes: float = 1) -> Usage:
         self.clock.now_ms += int(minutes * MINUTE)
         self.turns += 1
-        asked = words("user", f"{self.name} question {self.turns}")
+        asked = words("user", f"{self.name} question {self.turns}" + " ask" * self.asks)
         self.body = {**self.body, "contents": [*self.body["contents"], asked]}
         reply = await self.answer(transport)
         said = words("model", f"{self.name} answer {self.turns}")
@@ -148,6 +149,21 @@ async def test_a_conversation_for_which_it_pays_gets_a_cache_and_later_requests_
     assert not {"systemInstruction", "tools", "toolConfig"} & behind.keys()
     # The cache was made before the third question, and holds the two turns before it.
     assert behind["contents"] == talk.body["contents"][4:-1]
+
+
+async def test_a_cache_is_replaced_as_the_conversation_grows_and_holds_no_token_twice(
+    server: Emulator, clock: Clock
+) -> None:
+    talk, used = Talk(clock, asks=400), list[Usage]()
+    async with opened(server.url, clock) as transport:
+        for _ in range(40):
+            used.append(await talk.turn(transport))
+            cache = transport.conversations[0].keeper.cache
+            assert used[-1].cache_read == (cache.tokens if cache else 0)
+    assert calls(server).count(("POST", 200)) > 1
+    # What a request takes grows by as much as if no cache stood in front of it.
+    grown = [after.input_total - before.input_total for before, after in pairwise(used)]
+    assert max(grown) - min(grown) <= 2
 
 
 async def test_a_model_may_be_named_with_its_path(server: Emulator, clock: Clock) -> None:
