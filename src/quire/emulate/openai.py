@@ -25,7 +25,6 @@ from quire.values import Call, Json, JsonObject, Text, Think, as_object, as_obje
 
 
 def chat_reply(exchange: EmulatedExchange) -> JsonObject:
-    """A whole completion."""
     return {
         "id": f"chatcmpl-{exchange.number:06d}",
         "object": "chat.completion",
@@ -150,7 +149,6 @@ CHAT = ReplyForm(
 
 
 def responses_reply(exchange: EmulatedExchange) -> JsonObject:
-    """A whole response."""
     body = exchange.body
     response: JsonObject = {
         "id": f"resp_{exchange.number:06d}",

@@ -222,7 +222,6 @@ class Vault:
         return [self._item(path, text, "note"), *self._queries(path, text)]
 
     def images(self, name: str) -> list[JsonObject]:
-        """The images embedded in a note."""
         path = self.resolve(name)
         return self._images(path, self.text(path))
 
@@ -245,7 +244,6 @@ class Vault:
         return [self._item(path, text, "active_note", self._images(path, text)), *self._queries(path, text)]
 
     def selection(self, name: str, start: int, end: int) -> Item:
-        """Some lines of a note."""
         path = self.resolve(name)
         part = region_of(self.text(path), path, start, end, truncate=True)
         meta = {"source": "selection", "path": path, "title": title_of(path), "start_line": start, "end_line": end}

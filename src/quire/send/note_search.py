@@ -42,7 +42,6 @@ class TimeRange(msgspec.Struct, frozen=True):
     last: date
 
     def holds(self, note: Note) -> bool:
-        """Whether a note is of this time."""
         return self.first <= day_of(note) <= self.last
 
 
