@@ -1,17 +1,13 @@
-"""The five runners with the real local model; where it is too small to choose, its words are constrained."""
+"""Runners that call tools, with the real local model; where it is too small to choose, its words are constrained."""
 
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from quire import Thread
-from quire.notes import NoteIndex
-from quire.notes.vault import Vault
 from quire.send.builtin import builtin
 from quire.send.local import LocalServer
-from quire.send.note_search import sources
-from quire.send.runners import agent, chat, planned, project, qa
+from quire.send.runners import agent, planned
 from quire.send.tools import tool
 from quire.send.turn import Limits
 from toolbox import carry_out
@@ -20,30 +16,6 @@ pytestmark = pytest.mark.xdist_group("llama")
 
 TARGET = "llamacpp:smollm2"
 SHORT: dict[str, Any] = {"max_tokens": 16, "temperature": 0}
-
-
-def test_chat_and_project_answer_and_read_the_cache(thread: Thread, engine: LocalServer, tmp_path: Path) -> None:
-    (tmp_path / "facts.md").write_text("The launch is in May.")
-    runner = project(
-        chat("You are a helpful assistant.", **SHORT), prompt="You plan launches.", files=[tmp_path / "facts.md"]
-    )
-    thread.user("When is the launch?")
-    first = carry_out(thread, TARGET, engine.url, runner)
-    assert (first.stop, bool(first.text.strip())) == ("answered", True)
-    thread.user("Say it again.")
-    second = carry_out(thread, TARGET, engine.url, runner)
-    # Everything but the new words and a little of the template was there already.
-    assert second.usage.cache_read >= first.usage.input_total - 8
-
-
-def test_qa_answers_over_notes_and_names_its_sources(thread: Thread, engine: LocalServer, tmp_path: Path) -> None:
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "tea.md").write_text("Green tea needs water of 80 degrees.")
-    with NoteIndex(Vault(tmp_path / "notes"), tmp_path / "notes.db") as index:
-        thread.user("How hot is green tea?")
-        done = carry_out(thread, TARGET, engine.url, qa(index, k=1, **SHORT))
-    assert done.text.strip()
-    assert [one.path for one in sources(done.entries)] == ["tea.md"]
 
 
 def test_planned_is_held_to_the_tools_schemas(thread: Thread, engine: LocalServer) -> None:

@@ -42,18 +42,13 @@ def test_run_streams_an_answer_and_says_what_it_used(home: Path) -> None:
     assert [entry.kind for entry in stored(home)] == ["user", "sent", "respond", "sent"]
 
 
-def test_run_prints_json_for_machines() -> None:
+def test_run_takes_text_from_standard_input_and_prints_json_for_machines(home: Path) -> None:
     with emulator("anthropic", ["Hello."]) as server:
-        result = invoke("run", "t", "Hi", "--model", TARGET, "--base-url", server.url, "--json")
+        result = invoke("run", "t", "--model", TARGET, "--base-url", server.url, "--json", stdin="From a pipe.")
+    assert stored(home)[0].text == "From a pipe."
     told = json.loads(result.stdout)
     assert (told["text"], told["stop"], told["steps"], told["model"]) == ("Hello.", "answered", 1, TARGET)
     assert told["entries"] == [2, 3, 4]
-
-
-def test_text_may_come_from_standard_input(home: Path) -> None:
-    with emulator("anthropic", ["Hello."]) as server:
-        invoke("run", "t", "--model", TARGET, "--base-url", server.url, stdin="From a pipe.")
-    assert stored(home)[0].text == "From a pipe."
 
 
 def test_a_pipe_that_is_no_text_is_told_where(home: Path) -> None:
