@@ -31,6 +31,7 @@ from quire.providers.simulate.engine_caches import StepCache
 from quire.send.events import Event
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, JsonObject
+from toolbox import sent_body, stored
 
 # A server that speaks the plainest of the formats, reached without any SDK.
 TARGET = "vllm:some-model"
@@ -71,24 +72,19 @@ def talk(db: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     return run
 
 
-def entries(db: Path, thread: str = "t") -> list[Entry]:
-    with open_store(db) as store:
-        return store.read(thread)
+def kinds() -> list[str]:
+    return [one.kind for one in stored()]
 
 
-def kinds(db: Path, thread: str = "t") -> list[str]:
-    return [one.kind for one in entries(db, thread)]
-
-
-def test_each_line_of_a_pipe_is_a_turn(talk: Chat, db: Path) -> None:
+def test_each_line_of_a_pipe_is_a_turn(talk: Chat) -> None:
     out, err, bodies = talk(["Hello, **you**.", "Twice."], "Hi\n\n  And again  \n")
     assert [body["messages"][-1]["content"] for body in bodies] == ["Hi", "And again"]
     assert out == "Hello, **you**.\nTwice.\n"
     assert re.search(r"^\[t · vllm:some-model · \d+ tokens · \d+% reused · price not known\]$", err, re.M)
-    assert kinds(db) == ["user", "sent", "respond", "sent"] * 2
+    assert kinds() == ["user", "sent", "respond", "sent"] * 2
 
 
-def test_files_are_attached_and_tools_work_in_the_root(talk: Chat, db: Path, tmp_path: Path) -> None:
+def test_files_are_attached_and_tools_work_in_the_root(talk: Chat, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "a.py").write_text("def f():\n    return 42\n")
     (tmp_path / "spec.md").write_text("one\ntwo\nthree\n")
@@ -108,7 +104,7 @@ def test_files_are_attached_and_tools_work_in_the_root(talk: Chat, db: Path, tmp
     assert second["messages"][: len(first["messages"])] == first["messages"]
 
 
-def test_a_vault_answers_with_sources_and_notes_attach_by_name(talk: Chat, db: Path, tmp_path: Path) -> None:
+def test_a_vault_answers_with_sources_and_notes_attach_by_name(talk: Chat, tmp_path: Path) -> None:
     (tmp_path / "vault" / "Tea").mkdir(parents=True)
     (tmp_path / "vault" / "Tea" / "green.md").write_text("Green tea needs 80 degrees. #tea")
     (tmp_path / "vault" / "black.md").write_text("Black tea takes boiling water. #tea")
@@ -124,13 +120,13 @@ def test_a_vault_answers_with_sources_and_notes_attach_by_name(talk: Chat, db: P
     assert re.search(r"^next turn +black.md +\d+$", out, re.M)
     assert re.search(r"^said above +Tea/green.md +\d+$", out, re.M)
     saved = load((tmp_path / "chats" / "t.md").read_text(), Vault("vault"))
-    assert [one.body for one in saved.entries] == [one.body for one in entries(db)]
+    assert [one.body for one in saved.entries] == [one.body for one in stored()]
     assert saved.chat.messages[-2].context.tags == ("#tea",)
     assert saved.chat.messages[-2].context.folders == ("Tea",)
     assert all(one.at is not None for one in saved.chat.messages)
 
 
-def test_commands_show_what_is_known(talk: Chat, db: Path) -> None:
+def test_commands_show_what_is_known(talk: Chat) -> None:
     lines = "/layers\n/context\n/cost\nHi\n/layers\n/cost\n/model\n/help\n/recall hi\nMore\n/quit\nnever sent\n"
     out, err, (_, second) = talk(["Hello", "Again"], lines, "--system", "Be brief.")
     recalled = second["messages"][-1]["content"]
@@ -144,7 +140,7 @@ def test_commands_show_what_is_known(talk: Chat, db: Path) -> None:
     assert "/undo" in out
 
 
-def test_an_error_is_told_and_the_next_line_is_heard(talk: Chat, db: Path) -> None:
+def test_an_error_is_told_and_the_next_line_is_heard(talk: Chat) -> None:
     replies = [{"status": 400, "message": "no such model"}, "Fine."]
     lines = "/qqqq\n/attach none.txt\n/recall\n/pin\n/undo\nHi\nAgain\n"
     # Names that no file can have.
@@ -157,19 +153,19 @@ def test_an_error_is_told_and_the_next_line_is_heard(talk: Chat, db: Path) -> No
     assert [line for line in told if line not in err] == []
 
 
-def test_undo_takes_a_turn_back_in_a_fork_and_export_writes_a_chat_file(talk: Chat, db: Path, tmp_path: Path) -> None:
+def test_undo_takes_a_turn_back_in_a_fork_and_export_writes_a_chat_file(talk: Chat, tmp_path: Path) -> None:
     lines = "First\nSecond\n/undo\nThird\n/export out.md\n/export out.md\n"
     _, err, (*_, last) = talk(["One.", "Two.", "Three."], lines, code=1)
     assert [one["content"] for one in last["messages"]] == ["First", "One.", "Third"]
     assert "this is thread t@4, t keeps it" in err
-    assert [one.text for one in entries(db) if one.kind == "user"] == ["First", "Second"]
+    assert [one.text for one in stored() if one.kind == "user"] == ["First", "Second"]
     exported = load((tmp_path / "out.md").read_text()).entries
     assert [one.text for one in exported if one.kind == "user"] == ["First", "Third"]
     assert "is there already" in err
 
 
 @pytest.mark.moves_prefix(reason="/compact cuts on request")
-def test_pinned_files_join_every_turn_and_pinned_answers_survive_a_cut(talk: Chat, db: Path, tmp_path: Path) -> None:
+def test_pinned_files_join_every_turn_and_pinned_answers_survive_a_cut(talk: Chat, tmp_path: Path) -> None:
     (tmp_path / "rules.md").write_text("Never lie.")
     long = "A long answer about nothing. " * 40
     replies = ["The code is 4711.", long, long, "Done.", "We spoke of nothing.", "Yes."]
@@ -177,7 +173,7 @@ def test_pinned_files_join_every_turn_and_pinned_answers_survive_a_cut(talk: Cha
     bodies = [body["messages"] for body in asked]
     assert bodies[1][-1]["content"].startswith("<note_context>\n<title>rules</title>\n<path>rules.md</path>\n")
     assert bodies[2][-1]["content"].startswith("Context attached:\n- rules.md\n")
-    assert "rebase" in kinds(db)
+    assert "rebase" in kinds()
     assert len(str(bodies[5])) < len(str(bodies[3]))
     assert "The code is 4711." in str(bodies[5])
 
@@ -186,13 +182,13 @@ LONG = "A long answer about the harbor. " * 40
 
 
 @pytest.mark.moves_prefix(reason="/compact cuts on request")
-def test_compacting_has_the_model_summarise_on_the_prefix_it_has_cached(talk: Chat, db: Path) -> None:
+def test_compacting_has_the_model_summarise_on_the_prefix_it_has_cached(talk: Chat) -> None:
     replies = [LONG, LONG, "Done.", "We spoke of the harbor, order W1234.", "Yes."]
     _, err, asked = talk(replies, "One\nTwo\nThree\n/compact\n/cost\nFour\n")
     bodies = [body["messages"] for body in asked]
     assert bodies[3][: len(bodies[2])] == bodies[2]
     assert "summarise our conversation" in bodies[3][-1]["content"]
-    (cut,) = (one.body for one in entries(db) if one.kind == "rebase")
+    (cut,) = (one.body for one in stored() if one.kind == "rebase")
     assert cut["summary"] == "We spoke of the harbor, order W1234."
     assert cut["summary"] in str(bodies[4])
     before, after = re.search(r"^([\d,]+) tokens before, ([\d,]+) after; summarised by", err, re.M).groups()  # type: ignore[union-attr]  # no match is a failure
@@ -207,34 +203,34 @@ def test_compacting_has_the_model_summarise_on_the_prefix_it_has_cached(talk: Ch
     [(Refuse(400, "the prompt is too long"), "summary failed: vllm"), ("", "summary was empty")],
     ids=["refused", "empty"],
 )
-def test_compacting_says_when_the_built_in_summary_stands_in(talk: Chat, db: Path, bad: Any, why: str) -> None:
+def test_compacting_says_when_the_built_in_summary_stands_in(talk: Chat, bad: Any, why: str) -> None:
     out, err, _ = talk([LONG, LONG, "Done.", bad, "Yes."], "One, order W1234\nTwo\nThree\n/compact\nFour\n")
     assert out.endswith("Yes.\n")
     assert f"; the built-in summary stands in ({why}" in err
-    (cut,) = (one.body for one in entries(db) if one.kind == "rebase")
+    (cut,) = (one.body for one in stored() if one.kind == "rebase")
     assert cut["summary"] == "User: One, order W1234"
     assert cut["meta"]["fallbacks"][0].startswith(why)
 
 
 @pytest.mark.moves_prefix(reason="/compact cuts on request")
-def test_compacting_without_the_model_costs_no_request(talk: Chat, db: Path) -> None:
+def test_compacting_without_the_model_costs_no_request(talk: Chat) -> None:
     lines = "One, order W1234\nTwo\nThree\n/compact now\n/compact built-in\n"
     _, err, bodies = talk([LONG, LONG, "Done."], lines, code=1)
     assert len(bodies) == 3
     assert "/compact takes `built-in` or nothing, not 'now'" in err
     assert re.search(r"^[\d,]+ tokens before, [\d,]+ after$", err, re.M)
-    assert [one.body["summary"] for one in entries(db) if one.kind == "rebase"] == ["User: One, order W1234"]
+    assert [one.body["summary"] for one in stored() if one.kind == "rebase"] == ["User: One, order W1234"]
 
 
-def test_compacting_asks_for_nothing_where_nothing_can_go(talk: Chat, db: Path) -> None:
+def test_compacting_asks_for_nothing_where_nothing_can_go(talk: Chat) -> None:
     _, err, bodies = talk(["Short."], "/compact\nOne\n/compact\n")
     assert len(bodies) == 1
     assert err.count("there is nothing to cut yet") == 2
-    assert "rebase" not in kinds(db)
+    assert "rebase" not in kinds()
 
 
 def test_an_explicit_cache_lives_from_turn_to_turn_and_goes_with_its_model(
-    talk: Chat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    talk: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(StepCache, "look", lambda *_: Shares())
     with emulator("gemini", ["One."] * 5) as server, emulator("vllm", ["Two."]) as other:
@@ -256,24 +252,24 @@ def test_a_turn_that_was_cut_off_is_resumed_at_the_start(talk: Chat, db: Path) -
     out, err, _ = talk(["Answered after all.", "And on."], "Next\n")
     assert out == "Answered after all.\nAnd on.\n"
     assert "going on with the turn that was interrupted" in err
-    assert [one.text for one in entries(db) if one.kind == "user"] == ["Interrupted?", "Next"]
+    assert [one.text for one in stored() if one.kind == "user"] == ["Interrupted?", "Next"]
 
 
-def test_a_reply_that_breaks_off_is_asked_for_again(talk: Chat, db: Path) -> None:
+def test_a_reply_that_breaks_off_is_asked_for_again(talk: Chat) -> None:
     out, _, bodies = talk([Cut("It was a dark and stormy night.", 400), "Calm."], "Weather?\n")
     assert len(bodies) == 2
     assert out.endswith("Calm.\n")
-    assert entries(db)[-2].text == "Calm."
+    assert stored()[-2].text == "Calm."
 
 
-def test_the_threads_last_model_is_used_again(talk: Chat, db: Path) -> None:
+def test_the_threads_last_model_is_used_again(talk: Chat) -> None:
     with emulator("vllm", ["One.", "Two."]) as server:
         talk(server.url, "Hi\n")
         assert talk(server.url, "Again\n", model="")[0] == "Two.\n"
-    assert entries(db)[-1].body["model"] == "some-model"
+    assert stored()[-1].body["model"] == "some-model"
 
 
-def test_the_planned_and_project_runners_are_at_hand(talk: Chat, db: Path, tmp_path: Path) -> None:
+def test_the_planned_and_project_runners_are_at_hand(talk: Chat, tmp_path: Path) -> None:
     (tmp_path / "prompt.md").write_text("You plan.\n")
     (tmp_path / "facts.md").write_text("Ship in May.")
     plan = '[{"tool": "calculate", "args": {"expression": "2+2"}}]'
@@ -379,7 +375,7 @@ def test_in_a_terminal_ctrl_c_stops_the_answer_and_keeps_what_came(
         terminal.until("epoch 1, ")
         terminal.type("/quit\r")
         assert terminal.process.wait(600) == 0
-    stopped = [one for one in entries(db) if one.meta.get("stopped")]
+    stopped = [one for one in stored() if one.meta.get("stopped")]
     assert [one.kind for one in stopped] == ["respond", "sent"]
     assert stopped[0].text.startswith("endless endless")
     assert len(stopped[0].text) < 160_000
@@ -399,7 +395,7 @@ def test_a_chat_that_is_told_to_end_keeps_what_came_and_leaves_the_terminal_as_i
         terminal.until("never shown", ended=True)
         assert (terminal.process.wait(600), terminal.settings) == (143, before)
     assert "Traceback" not in terminal.seen
-    assert [one.kind for one in entries(db) if one.meta.get("stopped")] == ["respond", "sent"]
+    assert [one.kind for one in stored() if one.meta.get("stopped")] == ["respond", "sent"]
     assert not list(tmp_path.glob("*-turn-*"))
 
 
@@ -414,7 +410,7 @@ def test_a_chat_that_waits_for_an_answer_to_its_question_can_be_ended(
         terminal.until("Run it again? [y/N]")
         terminal.process.send_signal(kind)
         assert terminal.process.wait(600) == code
-    assert (kinds(db), list(tmp_path.glob("*-turn-*"))) == (["user", "call"], [])
+    assert (kinds(), list(tmp_path.glob("*-turn-*"))) == (["user", "call"], [])
 
 
 def test_a_killed_chat_goes_on_where_it_was(db: Path, tmp_path: Path, terminals: Callable[..., Terminal]) -> None:
@@ -440,7 +436,7 @@ def test_a_killed_chat_goes_on_where_it_was(db: Path, tmp_path: Path, terminals:
         assert again.process.wait(600) == 0
         second, third = server.requests[1:]
     assert second.body == third.body
-    assert kinds(db).count("result") == 1
+    assert kinds().count("result") == 1
     with open_store(db) as store:
         store.verify("t")
 
@@ -498,9 +494,8 @@ def test_footnotes_stay_and_other_brackets_are_left_alone() -> None:
 
 def test_money_is_known_only_when_every_price_is() -> None:
     def sent(model: str, **meta: Any) -> Entry:
-        body = {"kind": "sent", "provider": model.partition(":")[0], "model": model.partition(":")[2]}
         usage = {"input_total": 1000, "cache_read": 500, "output": 10}
-        return Entry("sent", {**body, "request_sha256": "0" * 64, "segments": [], "usage": usage, "meta": meta})
+        return Entry("sent", sent_body(model, usage=usage, meta=meta))
 
     known = totals([sent("anthropic:claude-opus-5-5"), sent("anthropic:claude-opus-5-5", aside="plan")])
     assert known.usd > 0
@@ -508,7 +503,7 @@ def test_money_is_known_only_when_every_price_is() -> None:
     assert totals([sent("anthropic:claude-opus-5-5"), sent("vllm:x")]).usd is None
 
 
-def test_words_that_name_no_file_are_kept_in_every_turn(talk: Chat, db: Path) -> None:
+def test_words_that_name_no_file_are_kept_in_every_turn(talk: Chat) -> None:
     _, err, bodies = talk(["Un.", "Deux."], "/pin Always answer in French.\n/pin a.md b.md\nOne\nTwo\n", code=1)
     assert ["Always answer in French." in str(body) for body in bodies] == [True, True]
     assert "“Always answer in French.” joins every turn from now on" in err
@@ -527,7 +522,7 @@ def test_the_window_is_shown_and_changed_in_a_chat(talk: Chat, tmp_path: Path) -
     assert [line for line in told if line not in err] == []
 
 
-def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(talk: Chat, db: Path) -> None:
+def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(talk: Chat) -> None:
     Path("a.txt").write_text("Attached words.")
     with emulator("vllm", ["Red.", "Blue.", "Blue it is."]) as server:
         talk(server.url, "Which colour?\n", "--attach", "a.txt", "--save", "chats")
@@ -539,7 +534,7 @@ def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(talk: Chat, db: Pat
     assert "this is thread t@1, a fork of t; the file is kept as t (edited 1).md" in err
     assert "Attached words." in said[0]
     assert said[1:] == ["Green.", "Sure?"]
-    assert [one.text for one in entries(db) if one.kind == "respond"] == ["Red."]
+    assert [one.text for one in stored() if one.kind == "respond"] == ["Red."]
     assert "**ai**: Green." in Path("chats/t@1.md").read_text()
     Path("chats/t.md").write_bytes(b"\xff no chat")
     _, err, _ = talk(["Fine."], "Well?\n", "--save", "chats")
@@ -548,9 +543,8 @@ def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(talk: Chat, db: Pat
 
 def test_cost_says_what_was_not_reported(talk: Chat, db: Path) -> None:
     usage = {"input": 0, "cache_read": 0, "cache_write_5m": 0, "cache_write_1h": 0, "output": 0}
-    body = {"provider": "anthropic", "model": "claude-opus-5-5", "request_sha256": "0" * 64, "segments": []}
     with open_store(db) as store:
-        stopped = Entry("sent", {"kind": "sent", **body, "usage": usage, "meta": {"stopped": True}})
+        stopped = Entry("sent", sent_body("anthropic:claude-opus-5-5", usage=usage, meta={"stopped": True}))
         store.append("t", [values.user("Hi"), stopped, values.respond("He")])
     out, err, _ = talk([], "/cost\n")
     assert re.search(r"^- +- +- +not reported +turn", out, re.M)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire import Entry, Policy, Reply, Request, Thread, Usage, open_store, values
-from toolbox import closed_later, note, run, written
+from toolbox import closed_later, note, run, sent_body, written
 
 pytestmark = pytest.mark.moves_prefix(reason="the policy changes on the way")
 
@@ -74,6 +74,5 @@ def test_a_provider_that_is_not_known_here_is_shown_all_the_same(tmp_path: Path)
 
 def sent_entry(provider: str, model: str, policy: Any = None) -> Entry:
     usage = {"input_total": 100_000, "cache_read": 40_000}
-    body = {"kind": "sent", "provider": provider, "model": model, "request_sha256": "", "segments": []}
     meta = {} if policy is None else {"meta": {"policy": policy}}
-    return Entry("sent", {**body, "usage": usage, **meta})
+    return Entry("sent", sent_body(f"{provider}:{model}", usage=usage, **meta))

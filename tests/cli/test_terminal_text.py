@@ -15,7 +15,7 @@ from quire import Entry, open_store, values
 from quire.cli.output import print_table, printable
 from quire.testing import Emulator, Refuse, emulator
 from quire.values import Call, JsonObject, Text
-from toolbox import on_terminal
+from toolbox import on_terminal, sent_body
 
 pytestmark = pytest.mark.xdist_group("sdk")
 # A window title, the screen's end, colours, a C1 command, letters turned round, a bell.
@@ -121,8 +121,7 @@ def test_commands_that_show_what_others_said(tmp_path: Path) -> None:
     )
     with open_store(tmp_path / "q.db") as store:
         store.append("t", [values.user(EVIL), values.respond(EVIL), values.user(EVIL)])
-        sent = {"kind": "sent", "provider": "vllm", "model": EVIL, "request_sha256": "0" * 64, "segments": []}
-        store.append("t", [Entry("sent", sent)])
+        store.append("t", [Entry("sent", sent_body(f"vllm:{EVIL}"))])
     _, *shown = on_terminal(tmp_path, json.dumps(SHOWING), program=[sys.executable, "-c", EACH]).split(b"%%\r\n")
     assert len(shown) == len(SHOWING)
     for received in shown:

@@ -13,7 +13,7 @@ from quire.providers.incoming import BlockDelta
 from quire.send.events import Event, Growing, Journal, missed, read_id
 from quire.testing import Cut, emulator
 from quire.values import SPOKEN, Call, Text, Think
-from toolbox import Runner, carry_out
+from toolbox import Runner, carry_out, sent_body
 
 SAID = [Think("Let me think."), Text("One moment, please."), Call("c1", "append", {"line": 1})]
 
@@ -66,8 +66,7 @@ def test_a_reader_that_left_anywhere_reads_on_as_if_it_had_stayed(provider: str,
 
 def test_a_reader_in_another_process_sees_what_is_being_written(tmp_path: Path) -> None:
     store = open_store(tmp_path / "t.db")
-    opening = {"kind": "sent", "provider": "p", "model": "m", "request_sha256": "0" * 64, "segments": []}
-    *_, tip = store.append("t", [values.user("Go."), Entry("sent", opening)])
+    *_, tip = store.append("t", [values.user("Go."), Entry("sent", sent_body())])
     growing = Growing()
     growing.add([BlockDelta(0, "think", "Hm."), BlockDelta(1, "respond", "Hello, wor")], tip.seq)
     Journal(store, "t", every_s=0).keep(growing.texts(), tip)

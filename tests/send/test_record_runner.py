@@ -22,7 +22,7 @@ from quire.send.turn import Limits
 from quire.testing import emulator
 from quire.values import Call, JsonObject
 from records.chatter import CONVERSATION, GOLDEN, REQUEST
-from toolbox import Clock, Runner, carry_out, closed_later, invoke, said_in
+from toolbox import Clock, Runner, carry_out, closed_later, invoke, said_in, sent_body
 
 TARGET = TARGETS["openai-chat"]
 NOTE = {"action": "create", "schema_name": "note.v1", "title": "Plan", "context": {"text": "Ship on Friday"}}
@@ -254,8 +254,7 @@ def test_the_first_embedding_of_many_records_is_told(home: Path, monkeypatch: py
 
 def test_a_reply_that_was_cut_off_twice_makes_one_record(tmp_path: Path) -> None:
     thread, kept = opened(tmp_path / "q.db")
-    sent = {"kind": "sent", "provider": "openai-chat", "model": "m", "request_sha256": "0" * 64, "segments": []}
-    opening = Entry("sent", sent)
+    opening = Entry("sent", sent_body("openai-chat:m"))
     thread.append(user("q"), opening, respond("a"), opening)  # killed behind the answer, and once more in front of it
     assert [one.schema_name for one in keep_records(kept, thread.store, "t")] == ["user.message.v1"]
     thread.append(respond("a"), Entry("sent", {**opening.body, "usage": {}}))
