@@ -181,6 +181,15 @@ def quire(*words: str, **how: object) -> subprocess.Popen[bytes]:
     )  # type: ignore[call-overload]
 
 
+@contextlib.contextmanager
+def serving(folder: Path, gguf: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """`quire local serve` on a port of its own, and its address."""
+    folders = {name: str(folder) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
+    command = ["local", "serve", "--port", "0", "--gguf", str(gguf), *words]
+    with quire(*command, env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"}) as process:
+        yield process, process.stdout.readline().decode().split()[3]
+
+
 def test_ctrl_c_stops_the_answer_and_keeps_what_came(engine: LocalServer, tmp_path: Path) -> None:
     database = tmp_path / "t.db"
     words = ["run", "t", "Tell me a long story about a harbor.", "--db", str(database)]
@@ -204,11 +213,7 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_came(engine: LocalServer, tmp_pa
 def test_quire_model_serve_serves_until_it_is_stopped_and_leaves_no_process(
     ended_by: signal.Signals, code: int, tiny: Path, tmp_path: Path
 ) -> None:
-    folders = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
-    words = ["local", "serve", "--port", "0", "--ctx", "512", "--gguf", str(tiny)]
-    with quire(*words, env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"}) as process:
-        line = process.stdout.readline().decode()
-        url = line.split()[3]
+    with serving(tmp_path, tiny, "--ctx", "512") as (process, url):
         with urllib.request.urlopen(f"{url}/health", timeout=600) as reply:
             assert reply.status == 200
         assert (tmp_path / "quire" / "serving.json").exists()
@@ -226,15 +231,9 @@ def test_quire_model_serve_serves_until_it_is_stopped_and_leaves_no_process(
 
 
 def test_quire_model_serve_says_when_the_window_is_smaller_and_tells_no_path(tiny: Path, tmp_path: Path) -> None:
-    folders = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
-    words = ["local", "serve", "--port", "0", "--ctx", "40000", "--gguf", str(tiny)]
-    words += ["--slots", "2", "--threads", "2"]
-    with quire(*words, env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"}) as process:
-        url = process.stdout.readline().decode().split()[3]
-        with urllib.request.urlopen(f"{url}/v1/models", timeout=600) as reply:
-            assert [model["id"] for model in json.load(reply)["data"]] == ["tiny"]
-        with urllib.request.urlopen(f"{url}/props", timeout=600) as reply:
-            assert json.load(reply)["total_slots"] == 2
+    with serving(tmp_path, tiny, "--ctx", "40000", "--slots", "2", "--threads", "2") as (process, url):
+        assert [model["id"] for model in httpx.get(f"{url}/v1/models", timeout=600).json()["data"]] == ["tiny"]
+        assert httpx.get(f"{url}/props", timeout=600).json()["total_slots"] == 2
         (engine,) = children(process.pid)
         given = json.loads(Path(f"/proc/{engine}/cmdline").read_text().split("\0")[-2])
         assert (given["slots"], given["threads"]) == (2, 2)
