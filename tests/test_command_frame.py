@@ -138,21 +138,10 @@ def test_who_stops_long_work_is_told_how_far_it_was(capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "log fork t",
-        "log show t --after 0",
-        "window t",
-        "resume t --list",
-        "record list",
-        "record get rec-1",
-        "record history rec-1",
-        "record update rec-1 --version 1 --title y",
-        "record delete rec-1 --yes",
-        "record purge",
-        "record catalog",
-        "build desk --request x --config desk.json --words",
-    ],
-)
+    ["log fork t", "log show t --after 0", "window t", "resume t --list", "record list", "record get rec-1",
+     "record history rec-1", "record update rec-1 --version 1 --title y", "record delete rec-1 --yes", "record purge",
+     "record catalog", "build desk --request x --config desk.json --words"],
+)  # fmt: skip
 def test_the_database_that_is_named_is_the_one_that_is_used(
     demo: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,14 +250,7 @@ def test_help_loads_no_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "proxy --to http://x --mend --holdout",
-        "serve --grace",
-        "serve --rate",
-        "audit --fail-under",
-        "assemble t --read",
-    ],
+    "command", ["proxy --to x --mend --holdout", "serve --grace", "serve --rate", "audit --fail-under", "plan t --read"]
 )
 def test_nan_is_no_number(command: str) -> None:
     assert "'nan' is no number" in invoke(*command.split(), "nan", code=2).output
