@@ -5,7 +5,6 @@ import ctypes
 import http.client
 import json
 import os
-import random
 import select
 import signal
 import socket
@@ -16,12 +15,9 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import cycle_nursery
 import httpx
 import pytest
-from cycle_nursery import SHORT
-from send_parts import CALLS, new_thread, tool
-from test_kills_amid_cycles import Nursery, Trial, nursery
+from send_parts import new_thread, tool
 
 from quire import Policy, Thread, open_store, values
 from quire.errors import CallError, FormatError, ProviderError
@@ -30,10 +26,8 @@ from quire.send.runners import ByModel
 from quire.send.text_protocol import Completion
 from quire.send.transport import server_window
 from quire.send.weights import chat_template
-from quire.testing import MemoryStore, assert_valid
-from toolbox import Runner, carry_out, run, sha256_hex
+from toolbox import Runner, carry_out, run
 
-__all__ = ["nursery"]
 pytestmark = pytest.mark.xdist_group("llama")
 
 
@@ -97,49 +91,6 @@ def test_a_summary_reads_the_cache_instead_of_writing_a_new_prompt(noise: LocalS
         # Only the instruction and the last answer are new.
         assert used.cache_read > 0.75 * used.input_total
         assert used.input_total - used.cache_read < 160
-
-
-def test_five_kills_amid_cycles_of_a_real_engine(noise: LocalServer, nursery: Nursery, tmp_path: Path) -> None:
-    """As with the scripted one; the replies are held to a grammar, so any weights will do."""
-    rng, killed, bodies = random.Random(3), 0, list[list[str]]()
-    for number, kills in enumerate([0, 5]):
-        trial, nursery.acknowledged = Constrained(tmp_path / str(number), noise), 0
-        for _ in range(kills):
-            killed += nursery.run(trial.task, rng.uniform(0, 0.1), acks=rng.randrange(5)) == "killed"
-            trial.check_log(nursery.acknowledged)
-        assert nursery.run(trial.task, None) == "done"
-        trial.check_log(nursery.acknowledged)
-        lines = [int(line.split()[1]) for line in trial.file.read_text().splitlines()]
-        assert lines == list(range(1, CALLS + 1)), "each call ran exactly once"
-        bodies.append(trial.bodies())
-    assert killed == 5
-    assert bodies[0] == bodies[1]
-    assert len(bodies[0]) == CALLS
-    last = json.loads(bodies[0][-1])
-    assert_valid(last, "llamacpp", last["model"])
-
-
-class Constrained(Trial):
-    """A cycle against the real engine; what it received is what the log says was sent."""
-
-    def __init__(self, folder: Path, engine: LocalServer) -> None:
-        folder.mkdir()
-        self.database, self.file = folder / "t.db", folder / "lines"
-        self.task = f"{self.database} {self.file} {engine.url} {TARGET} constrained"
-
-    def bodies(self) -> list[str]:
-        """The requests that the log leads to, each checked against the hash of what was sent."""
-        with open_store(self.database) as store:
-            entries = store.read("t")
-        out: dict[str, str] = {}
-        for place, entry in enumerate(entries):
-            if entry.kind == "sent" and "usage" not in entry.body:
-                with MemoryStore() as store:
-                    store.append("t", [values.Entry(one.kind, one.body) for one in entries[:place]])
-                    request = cycle_nursery.Constrained().request(Thread(store, "t"), TARGET, SHORT)
-                assert sha256_hex(request.prefix) == entry.body["request_sha256"]
-                out[json.dumps(request.body)] = ""
-        return list(out)
 
 
 def test_a_server_that_runs_is_found_and_one_that_ended_is_not(
