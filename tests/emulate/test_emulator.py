@@ -8,7 +8,6 @@ import pytest
 from calling import call
 
 from quire.errors import CallError
-from quire.providers.explain import Watch
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
 from quire.testing import Cut, Emulator, Refuse, Slow, emulator
@@ -224,20 +223,6 @@ def test_openai_compares_with_the_response_it_is_asked_about(change: JsonObject,
         second = call(server, "/v1/responses", {**responses(), **options, **change}).json
     said = second["prompt_cache_diagnostics"]
     assert said == told if isinstance(told, dict) else (said["type"], said["reason"]) == ("cache_miss", told)
-
-
-def test_what_the_watch_says_of_a_miss_is_joined_with_the_server_s_diagnosis() -> None:
-    with emulator("anthropic") as server:
-        watch = Watch("anthropic:claude-opus-5-5")
-        watch.sent(0, claude())
-        first = call(server, "/v1/messages", claude()).json
-        assert watch.replied(first) is None
-        changed = longer(claude(), system=[{"type": "text", "text": "x " + LONG, **MARK}])
-        asked = {**changed, "diagnostics": {"previous_message_id": first["id"]}}
-        watch.sent(60_000, asked)
-        found = watch.replied(call(server, "/v1/messages", asked).json)
-    assert (found.cause, found.layer, found.foreseen) == ("moved", "L1_SYSTEM", True)
-    assert found.diagnosis["type"] == "system_changed"
 
 
 def test_a_request_for_no_tokens_warms_the_cache_and_uses_no_reply() -> None:

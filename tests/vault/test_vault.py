@@ -174,32 +174,6 @@ def test_a_link_out_of_the_vault_is_no_note(vault: Vault) -> None:
         vault.attach("out.md")
 
 
-@pytest.mark.parametrize(
-    ("query", "answer"),
-    [
-        ("LIST", "- [[spec]]\n- [[Lesson 4]]\n- [[api-docs]]\n- [[spec]]\n- [[Über]]"),
-        ('LIST FROM "Work" or #piano', "- [[Lesson 4]]\n- [[spec]]"),
-        ('LIST FROM #project and -"Home"', "- [[spec]]"),
-        ("LIST FROM [[Lesson 4]]", "- [[spec]]"),
-        ("LIST FROM outgoing([[Lesson 4]])", "- [[api-docs]]"),
-        ("list where rating > 1 and rating <= 4 sort rating", "- [[spec]]\n- [[Lesson 4]]"),
-        ("LIST WHERE teacher.name = \"Ada\"", "- [[Lesson 4]]"),
-        ("LIST WHERE contains(tags, \"music\") and contains(file.tags, \"#music\")", "- [[Lesson 4]]"),
-        ("LIST WHERE !rating LIMIT 1", "- [[spec]]"),
-        ("LIST WITHOUT ID file.folder WHERE rating SORT rating DESC", "- Piano Lessons\n- Work"),
-        ("TABLE rating AS \"Stars\", due WHERE rating = 4", "| File | Stars | due |\n| --- | --- | --- |\n| [[Lesson 4]] | 4 | 2025-02-01 |"),
-        ("TASK FROM \"Piano Lessons\"", "- [ ] write it ([[api-docs]])\n- [x] read it ([[api-docs]])"),
-        ("LIST WHERE rating > 9", "(no notes match)"),
-        ("TASK LIMIT 0", "(no tasks match)"),
-        ("GROUP everything", "(this query was not understood: a query begins with LIST, TABLE or TASK, not 'group')"),
-        ("LIST GROUP x", "(this query was not understood: 'x' stands where 'by' was expected)"),
-        ("LIST FROM", "(this query was not understood: the query ends too early)"),
-    ],
-)  # fmt: skip
-def test_query_blocks_are_answered(vault: Vault, query: str, answer: str) -> None:
-    assert vault.answer("Piano Lessons/Lesson 4.md", query) == answer
-
-
 def test_an_answer_is_kept_until_its_note_or_the_vault_changes(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     from quire.notes import vault as module
 
