@@ -180,11 +180,6 @@ def test_thinking_of_another_prefix_is_dropped_where_a_request_says_so() -> None
     assert kept.total == Simulator("anthropic:claude-opus-5-5").count(changed)
 
 
-def longer(body: JsonObject, *messages: JsonObject, **more: Any) -> JsonObject:
-    said = [{"role": "assistant", "content": "ok"}, {"role": "user", "content": "more"}]
-    return {**body, "messages": [*body["messages"], *said, *messages], **more}
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -199,7 +194,8 @@ def longer(body: JsonObject, *messages: JsonObject, **more: Any) -> JsonObject:
 def test_diagnostics_say_what_changed_since_the_message_before(change: JsonObject, reason: str | None) -> None:
     with emulator("anthropic") as server:
         first = call(server, "/v1/messages", claude()).json
-        asked = {**longer(claude()), "diagnostics": {"previous_message_id": first["id"]}, **change}
+        said = [{"role": role, "content": "hi"} for role in ("user", "assistant", "user")]
+        asked = {**claude(*said), "diagnostics": {"previous_message_id": first["id"]}, **change}
         told = call(server, "/v1/messages", asked).json["diagnostics"]
         unknown = call(server, "/v1/messages", {**claude(), "diagnostics": {"previous_message_id": "msg_x"}})
     assert (told and told["cache_miss_reason"]["type"]) == reason

@@ -1,5 +1,6 @@
 """The agent loop over records: context, reply, tools, records, and again, from Python and from the shell."""
 
+import asyncio
 import itertools
 import json
 import sqlite3
@@ -11,7 +12,7 @@ import pytest
 from send_parts import TARGETS, asks
 
 from hashed_words import HashedWords
-from quire import Entry, Policy, Thread, open_store, respond, user
+from quire import Entry, Policy, Thread, open_store, respond, user, values
 from quire.errors import BudgetError
 from quire.records import Records
 from quire.records.record import Record
@@ -20,7 +21,7 @@ from quire.send.record_runner import SYSTEM, keep_records, record_tools
 from quire.send.tools import Tool, Toolbox
 from quire.send.turn import Limits
 from quire.testing import emulator
-from quire.values import Call, JsonObject
+from quire.values import JsonObject
 from records.chatter import CONVERSATION, GOLDEN, REQUEST
 from toolbox import Clock, Runner, carry_out, closed_later, invoke, said_in, sent_body
 
@@ -185,15 +186,8 @@ def test_a_turn_cut_behind_any_entry_goes_on_and_keeps_nothing_twice(tmp_path: P
 
 
 def called(kept: Records, name: str, **args: Any) -> JsonObject:
-    tools = {one.name: one for one in record_tools(kept, clock=Clock())}
-    return _run(Toolbox(*tools.values()), Call("c1", name, args))
-
-
-def _run(box: Toolbox, call: Call) -> JsonObject:
-    import asyncio
-
-    entry = Entry("call", {"kind": "call", "call_id": call.call_id, "name": call.name, "args": call.args}, id=f"sha256:{hash(json.dumps(call.args)):x}")  # fmt: skip
-    return asyncio.run(box.run(entry)).body
+    call = Entry("call", values.call("c1", name, args).body, id=f"sha256:{hash(json.dumps(args)):x}")
+    return asyncio.run(Toolbox(*record_tools(kept, clock=Clock())).run(call)).body
 
 
 def test_the_record_tools_say_what_is_wrong_and_run_twice_without_harm(tmp_path: Path) -> None:
