@@ -413,3 +413,13 @@ def test_requests_that_come_at_once_are_all_answered_and_none_shares_a_moment() 
         answers = list(pool.map(lambda _: call(server, "/v1/messages", claude()), range(24)))
     assert {one.status for one in answers} == {200}
     assert len({one.json["id"] for one in answers}) == len({one.at_ms for one in server.requests}) == 24
+
+
+def test_a_name_is_never_given_twice() -> None:
+    body = {"model": "models/gemini-2.5-pro", "contents": [{"role": "user", "parts": [{"text": "rule " * 5000}]}]}
+    with Emulator("gemini") as server:
+        names = []
+        for _ in range(3):
+            names.append(call(server, "/v1beta/cachedContents", body).json["name"])
+            call(server, f"/v1beta/{names[0]}", method="DELETE")
+    assert len(set(names)) == 3

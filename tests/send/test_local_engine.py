@@ -14,6 +14,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import pytest
@@ -22,8 +23,9 @@ from send_parts import new_thread, tool
 from quire import Policy, Thread, open_store, values
 from quire.errors import CallError, FormatError, ProviderError
 from quire.send.local import TARGET, Front, LocalServer, announce, local_target, retract, serving_url
-from quire.send.runners import ByModel
+from quire.send.runners import ByModel, planned
 from quire.send.text_protocol import Completion
+from quire.send.tools import tool as make_tool
 from quire.send.transport import server_window
 from quire.send.weights import chat_template
 from toolbox import Runner, carry_out, run
@@ -76,6 +78,22 @@ def test_tools_calls_and_results_are_in_the_engines_prompt(engine: LocalServer, 
     assert '"name": "append"' in prompt
     assert '<tool_call>\n{"name": "append", "arguments": {"line": 3}}\n</tool_call>' in prompt
     assert "<tool_response>\nline 3 is written\n</tool_response>" in prompt
+
+
+def test_planned_is_held_to_the_tools_schemas(thread: Thread, engine: LocalServer) -> None:
+    @make_tool
+    def mood(word: Literal["happy", "sad"]) -> str:
+        """Note the user's mood."""
+        return f"noted: {word}"
+
+    thread.user("I am happy today!")
+    done = carry_out(thread, TARGET, engine.url, planned([mood], max_tokens=16, temperature=0))
+    assert done.stop == "answered"
+    calls = [one for one in done.entries if one.kind == "call"]
+    # Whether it plans anything is the small model's affair; what it plans can be run.
+    assert all(one.name == "mood" and one.args["word"] in ("happy", "sad") for one in calls)
+    assert all(not one.body.get("error") for one in done.entries if one.kind == "result")
+    assert done.entries[0].meta == {"aside": "plan"}
 
 
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
