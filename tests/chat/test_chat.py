@@ -24,7 +24,6 @@ from quire.archive import load
 from quire.cli.chat import OpenMarkdown, RichScreen, chat, finished_blocks, markdown, tail
 from quire.cli.chat_commands import totals
 from quire.cli.output import line_of
-from quire.errors import CallError
 from quire.notes.vault import Vault
 from quire.providers.simulate.blocks import Shares
 from quire.providers.simulate.engine_caches import StepCache
@@ -267,21 +266,6 @@ def test_the_threads_last_model_is_used_again(talk: Chat) -> None:
         talk(server.url, "Hi\n")
         assert talk(server.url, "Again\n", model="")[0] == "Two.\n"
     assert stored()[-1].body["model"] == "some-model"
-
-
-def test_the_planned_and_project_runners_are_at_hand(talk: Chat, tmp_path: Path) -> None:
-    (tmp_path / "prompt.md").write_text("You plan.\n")
-    (tmp_path / "facts.md").write_text("Ship in May.")
-    plan = '[{"tool": "calculate", "args": {"expression": "2+2"}}]'
-    with emulator("vllm", [plan, "Four.", "In May."]) as server:
-        talk(server.url, "2+2?\n", "--runner", "planned")
-        talk(server.url, "When?\n", "--project", "prompt.md", "--file", "facts.md")
-        bodies = [one.body for one in server.requests]
-    assert bodies[0]["response_format"]["json_schema"]["schema"]["type"] == "array"
-    assert bodies[1]["messages"][-1]["content"].startswith("# Additional context:\n\n<calculate>\n4\n</calculate>")
-    assert any("<project_context>" in str(one["content"]) for one in bodies[2]["messages"])
-    with pytest.raises(CallError, match="needs notes"):
-        talk("http://127.0.0.1:1", "x\n", "--runner", "qa")
 
 
 # A real terminal

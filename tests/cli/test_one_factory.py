@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from quire import Policy, Thread, open_store
 from quire.cli.main import quire
 from quire.errors import CallError
+from quire.send.runners import PLANNER
 from quire.testing import Refuse, emulator
 from quire.values import JsonObject
 from toolbox import stored
@@ -38,25 +39,27 @@ def answer(body: JsonObject) -> Any:
     return "[]" if "response_format" in body else "Fine."
 
 
+# Options, and what only a request that they make holds.
 WORKING = [
-    ["--system", "Be brief."],
-    ["--vault", "notes"],
-    ["--runner", "chat", "--vault", "notes", "--attach", "[[tea]]"],
-    ["--runner", "agent", "--vault", "notes"],
-    ["--runner", "planned", "--vault", "notes", "--root", "notes"],
-    ["--runner", "project", "--vault", "notes", "--system", "You plan."],
-    ["--runner", "project", "--file", "facts.txt"],
-    ["--project", "prompt.md", "--file", "facts.txt"],
-    ["--root", "notes", "--project", "prompt.md"],
-    ["--root", "notes", "--text-tools"],
-    ["--attach", "facts.txt:1-1"],
-    ["--memory", "facts.txt", "--runner", "chat", "--vault", "notes", "--note", "tea"],
-    ["--runner", "records", "--root", "notes", "--attach", "facts.txt"],
+    (["--system", "Be brief."], "Be brief."),
+    (["--vault", "notes"], "<localSearch>"),
+    (["--runner", "chat", "--vault", "notes", "--attach", "[[tea]]"], "<note_context>"),
+    (["--runner", "agent", "--vault", "notes"], "'name': 'localSearch'"),
+    (["--runner", "planned", "--vault", "notes", "--root", "notes"], PLANNER[:40]),
+    (["--runner", "project", "--vault", "notes", "--system", "You plan."], "<project_system_prompt>"),
+    (["--runner", "project", "--file", "facts.txt"], "<project_context>"),
+    (["--project", "prompt.md", "--file", "facts.txt"], "<project_context>"),
+    (["--root", "notes", "--project", "prompt.md"], "'name': 'read'"),
+    (["--root", "notes", "--text-tools"], "$call:"),
+    (["--attach", "facts.txt:1-1"], '<context_item id="facts.txt#L1-L1"'),
+    (["--memory", "facts.txt", "--runner", "chat", "--vault", "notes", "--note", "tea"], "<active_note>"),
+    (["--runner", "records", "--root", "notes", "--attach", "facts.txt"], "agent.response.v1"),
 ]
+OPTIONS = [" ".join(options) for options, _ in WORKING]
 
 
-@pytest.mark.parametrize("options", WORKING, ids=" ".join)
-def test_run_chat_and_resume_ask_the_same(command: Command, options: list[str]) -> None:
+@pytest.mark.parametrize(("options", "holds"), WORKING, ids=OPTIONS)
+def test_run_chat_and_resume_ask_the_same(command: Command, options: list[str], holds: str) -> None:
     where = ["--model", TARGET]
     with emulator("vllm", answer) as server:
         address = ["--base-url", f"{server.url}/v1"]
@@ -65,11 +68,12 @@ def test_run_chat_and_resume_ask_the_same(command: Command, options: list[str]) 
         assert command("chat", "b", *options, *where, *address, input="How hot?\n").exit_code == 0
         by_chat = [asked(one.body) for one in server.requests][len(by_run) :]
     assert by_run == by_chat
+    assert holds in str(by_run)
     meta = [next(one for one in stored(name) if one.kind == "user").meta for name in "ab"]
     assert meta[0] == meta[1]
 
 
-@pytest.mark.parametrize("options", WORKING, ids=" ".join)
+@pytest.mark.parametrize("options", [options for options, _ in WORKING], ids=OPTIONS)
 @pytest.mark.parametrize("begin", ["run", "chat"])
 def test_a_turn_is_resumed_as_it_was_begun_from_any_folder(
     command: Command, monkeypatch: pytest.MonkeyPatch, begin: str, options: list[str]

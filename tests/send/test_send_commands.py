@@ -230,15 +230,12 @@ def test_no_commands_description_is_cut_short(group: str) -> None:
 GEMINI = "gemini:gemini-2.5-pro"
 
 
-@pytest.fixture
-def misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The implicit cache promises nothing: here it never reads, so that an explicit one pays."""
-    monkeypatch.setattr(StepCache, "look", lambda *_: Shares())
-
-
-@pytest.mark.usefixtures("misses")
 @pytest.mark.parametrize("explicit", [True, False])
-def test_an_explicit_cache_is_kept_while_a_command_runs_if_it_is_asked_for(home: Path, explicit: bool) -> None:
+def test_an_explicit_cache_is_kept_while_a_command_runs_if_it_is_asked_for(
+    home: Path, explicit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The implicit cache promises nothing: here it never reads, so that an explicit one pays.
+    monkeypatch.setattr(StepCache, "look", lambda *_: Shares())
     (home / "a.txt").write_text("one\n")
     steps = [[Call(f"c{n}", "read", {"path": "a.txt"})] for n in range(4)]
     with emulator("gemini", [*steps, "One line."]) as server:
