@@ -8,6 +8,7 @@ import pytest
 from calling import call
 
 from quire.errors import CallError
+from quire.providers import parse_reply, stream
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
 from quire.testing import Cut, Emulator, Refuse, Slow, emulator
@@ -272,42 +273,28 @@ def test_what_a_slow_reply_stores_can_be_read_once_it_has_begun() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, None])
 @pytest.mark.parametrize(
-    ("provider", "path", "body"),
-    [("anthropic", "/v1/messages", claude(tools=TOOLS)), ("openai", "/v1/responses", responses()),
-     ("openai", "/v1/chat/completions", chat(stream_options={"include_usage": True}))],
+    ("target", "path", "body"),
+    [("anthropic:claude-opus-5-5", "/v1/messages", claude(tools=TOOLS)), ("openai:gpt-5.6", "/v1/responses", responses()),
+     ("openai-chat:gpt-4o", "/v1/chat/completions", chat(stream_options={"include_usage": True}))],
     ids=["anthropic", "responses", "chat"],
 )  # fmt: skip
-def test_a_stream_says_what_the_whole_reply_says(provider: str, path: str, body: JsonObject, chunk: int | None) -> None:
+def test_a_stream_says_what_the_whole_reply_says(target: str, path: str, body: JsonObject, chunk: int | None) -> None:
     script = [Think("hm, höchst 中"), Text("I say it in pieces."), Call("c1", "f", {"a": [1, "é"]})]
-    with emulator(provider, replies=[script, script], chunk_bytes=chunk, piece=3) as server:
-        whole = call(server, path, body).json
+    with emulator(target.partition(":")[0], replies=[script, script], chunk_bytes=chunk, piece=3) as server:
+        whole = parse_reply(target, call(server, path, body).json)
         events = list(call(server, path, {**body, "stream": True}).events())
-    said = "".join(_texts(events))
-    assert "I say it in pieces." in said
-    if provider == "anthropic":
-        assert [event["type"] for event in events[:2]] == ["message_start", "ping"]
-        assert events[-1]["type"] == "message_stop"
-        assert events[-2]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
-    elif path.endswith("responses"):
-        assert [event["sequence_number"] for event in events] == list(range(len(events)))
-        last = events[-1]["response"]["output"]
-        assert [item["type"] for item in last] == [item["type"] for item in whole["output"]]
-    else:
-        assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
-
-
-def _texts(events: list[JsonObject]) -> list[str]:
-    """The text deltas of any of the formats."""
-    out = []
+    reader = stream(target)
     for event in events:
-        delta = event.get("delta")
-        if isinstance(delta, dict):
-            out.append(delta.get("text", ""))
-        elif event.get("type") == "response.output_text.delta":
-            out.append(str(delta))
-        for choice in event.get("choices", ()):
-            out.append(choice["delta"].get("content") or "")
-    return out
+        reader.feed(event)
+    streamed = reader.reply()
+    said, again = ([(one.kind, one.text, one.body.get("args")) for one in reply.entries] for reply in (whole, streamed))
+    assert said == again
+    assert said[-2:] == [("respond", "I say it in pieces.", None), ("call", "", {"a": [1, "é"]})]
+    assert streamed.usage.output == whole.usage.output
+    if path == "/v1/messages":
+        assert [event["type"] for event in events[:2]] == ["message_start", "ping"]
+    elif path == "/v1/responses":
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
 
 
 @pytest.mark.proves("gemini", "emulator")
