@@ -21,7 +21,7 @@ from rich.console import Console
 
 from quire import Entry, open_store, values
 from quire.archive import load
-from quire.cli.chat import OpenMarkdown, RichScreen, chat, finished_blocks, markdown, tail
+from quire.cli.chat import OpenMarkdown, RichScreen, finished_blocks, markdown, tail
 from quire.cli.chat_commands import totals
 from quire.cli.output import line_of
 from quire.notes.vault import Vault
@@ -30,7 +30,7 @@ from quire.providers.simulate.engine_caches import StepCache
 from quire.send.events import Event
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, JsonObject
-from toolbox import sent_body, stored
+from toolbox import invoke, sent_body, stored
 
 # A server that speaks the plainest of the formats, reached without any SDK.
 TARGET = "vllm:some-model"
@@ -39,34 +39,20 @@ Chat = Callable[..., "tuple[str, str, list[JsonObject]]"]
 
 
 @pytest.fixture
-def db(home: Path) -> Path:
-    return home / "quire.db"
-
-
-@pytest.fixture
-def talk(db: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Chat:
+def talk(home: Path) -> Chat:
     """Run `quire chat` with lines from a pipe, at an address or against a server with these replies.
 
     What it printed, on standard output and standard error, and the bodies that such a server received.
     """
 
-    def run(
-        at: str | list[Any], lines: str, *args: str, model: str = TARGET, code: int = 0
-    ) -> tuple[str, str, list[JsonObject]]:
+    def run(at: str | list[Any], lines: str, *args: str, model: str = TARGET, code: int = 0) -> Any:
         if isinstance(at, list):
             with emulator("vllm", at) as server:
                 out, err, _ = run(server.url, lines, *args, model=model, code=code)
                 return out, err, [one.body for one in server.requests]
-        monkeypatch.setattr("sys.stdin", io.StringIO(lines))
         given = ["--model", model] if model else []
-        try:
-            chat.main(["t", *given, "--base-url", f"{at}/v1", *args], standalone_mode=False)
-            ended = 0
-        except SystemExit as exit:
-            ended = int(exit.code or 0)
-        out = capsys.readouterr()
-        assert ended == code, out.err
-        return out.out, out.err, []
+        done = invoke("chat", "t", *given, "--base-url", f"{at}/v1", *args, stdin=lines, code=code)
+        return done.stdout, done.stderr, []
 
     return run
 
@@ -245,8 +231,8 @@ def test_an_explicit_cache_lives_from_turn_to_turn_and_goes_with_its_model(
     assert "tokens came from the cache" not in err
 
 
-def test_a_turn_that_was_cut_off_is_resumed_at_the_start(talk: Chat, db: Path) -> None:
-    with open_store(db) as store:
+def test_a_turn_that_was_cut_off_is_resumed_at_the_start(talk: Chat) -> None:
+    with open_store("quire.db") as store:
         store.append("t", [values.user("Interrupted?")])
     out, err, _ = talk(["Answered after all.", "And on."], "Next\n")
     assert out == "Answered after all.\nAnd on.\n"
@@ -335,7 +321,7 @@ def terminals() -> Iterator[Callable[..., Terminal]]:
 
 
 def test_in_a_terminal_ctrl_c_stops_the_answer_and_keeps_what_came(
-    db: Path, tmp_path: Path, terminals: Callable[..., Terminal]
+    home: Path, tmp_path: Path, terminals: Callable[..., Terminal]
 ) -> None:
     def reply(body: JsonObject) -> str:
         return "endless " * 20_000 if body["messages"][-1]["content"] == "Story" else "# Title\n\nA **bold** end."
@@ -366,7 +352,7 @@ def test_in_a_terminal_ctrl_c_stops_the_answer_and_keeps_what_came(
 
 
 def test_a_chat_that_is_told_to_end_keeps_what_came_and_leaves_the_terminal_as_it_was(
-    db: Path, tmp_path: Path, terminals: Callable[..., Terminal]
+    home: Path, tmp_path: Path, terminals: Callable[..., Terminal]
 ) -> None:
     with emulator("vllm", ["endless " * 20_000], piece=8) as server:
         terminal = terminals(server.url, tmp_path)
@@ -385,9 +371,9 @@ def test_a_chat_that_is_told_to_end_keeps_what_came_and_leaves_the_terminal_as_i
 
 @pytest.mark.parametrize(("kind", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_chat_that_waits_for_an_answer_to_its_question_can_be_ended(
-    db: Path, tmp_path: Path, terminals: Callable[..., Terminal], kind: signal.Signals, code: int
+    home: Path, tmp_path: Path, terminals: Callable[..., Terminal], kind: signal.Signals, code: int
 ) -> None:
-    with open_store(db) as store:
+    with open_store("quire.db") as store:
         store.append("t", [values.user("Hi"), values.call("c", "move", {})])
     with emulator("vllm") as server:
         terminal = terminals(server.url, tmp_path)
@@ -397,7 +383,7 @@ def test_a_chat_that_waits_for_an_answer_to_its_question_can_be_ended(
     assert (kinds(), list(tmp_path.glob("*-turn-*"))) == (["user", "call"], [])
 
 
-def test_a_killed_chat_goes_on_where_it_was(db: Path, tmp_path: Path, terminals: Callable[..., Terminal]) -> None:
+def test_a_killed_chat_goes_on_where_it_was(home: Path, tmp_path: Path, terminals: Callable[..., Terminal]) -> None:
     (tmp_path / "f.txt").write_text("x")
 
     def reply(body: JsonObject) -> Any:
@@ -421,7 +407,7 @@ def test_a_killed_chat_goes_on_where_it_was(db: Path, tmp_path: Path, terminals:
         second, third = server.requests[1:]
     assert second.body == third.body
     assert kinds().count("result") == 1
-    with open_store(db) as store:
+    with open_store("quire.db") as store:
         store.verify("t")
 
 
@@ -520,9 +506,9 @@ def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(talk: Chat) -> None
     assert "was edited and cannot be read back: this is no chat file" in err
 
 
-def test_cost_says_what_was_not_reported(talk: Chat, db: Path) -> None:
+def test_cost_says_what_was_not_reported(talk: Chat) -> None:
     usage = {"input": 0, "cache_read": 0, "cache_write_5m": 0, "cache_write_1h": 0, "output": 0}
-    with open_store(db) as store:
+    with open_store("quire.db") as store:
         stopped = Entry("sent", sent_body("anthropic:claude-opus-5-5", usage=usage, meta={"stopped": True}))
         store.append("t", [values.user("Hi"), stopped, values.respond("He")])
     out, err, _ = talk([], "/cost\n")
