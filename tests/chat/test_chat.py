@@ -308,11 +308,11 @@ def _own_terminal() -> None:
 
 
 @pytest.fixture
-def terminals() -> Iterator[Callable[..., Terminal]]:
+def terminals(home: Path) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def opening(*args: Any) -> Terminal:
-        opened.append(Terminal(*args))
+    def opening(url: str, *args: str) -> Terminal:
+        opened.append(Terminal(url, home, *args))
         return opened[-1]
 
     yield opening
@@ -320,14 +320,12 @@ def terminals() -> Iterator[Callable[..., Terminal]]:
         one.close()
 
 
-def test_in_a_terminal_ctrl_c_stops_the_answer_and_keeps_what_came(
-    home: Path, tmp_path: Path, terminals: Callable[..., Terminal]
-) -> None:
+def test_in_a_terminal_ctrl_c_stops_the_answer_and_keeps_what_came(terminals: Callable[..., Terminal]) -> None:
     def reply(body: JsonObject) -> str:
         return "endless " * 20_000 if body["messages"][-1]["content"] == "Story" else "# Title\n\nA **bold** end."
 
     with emulator("vllm", reply, piece=8) as server:
-        terminal = terminals(server.url, tmp_path)
+        terminal = terminals(server.url)
         terminal.until("Ctrl-D leaves")
         terminal.type("Story\r")
         terminal.until("endless endless")
@@ -352,10 +350,10 @@ def test_in_a_terminal_ctrl_c_stops_the_answer_and_keeps_what_came(
 
 
 def test_a_chat_that_is_told_to_end_keeps_what_came_and_leaves_the_terminal_as_it_was(
-    home: Path, tmp_path: Path, terminals: Callable[..., Terminal]
+    terminals: Callable[..., Terminal],
 ) -> None:
     with emulator("vllm", ["endless " * 20_000], piece=8) as server:
-        terminal = terminals(server.url, tmp_path)
+        terminal = terminals(server.url)
         before = terminal.settings
         terminal.until("Ctrl-D leaves")
         terminal.type("Story\r")
@@ -366,25 +364,25 @@ def test_a_chat_that_is_told_to_end_keeps_what_came_and_leaves_the_terminal_as_i
         assert (terminal.process.wait(600), terminal.settings) == (143, before)
     assert "Traceback" not in terminal.seen
     assert [one.kind for one in stored() if one.meta.get("stopped")] == ["respond", "sent"]
-    assert not list(tmp_path.glob("*-turn-*"))
+    assert not list(Path().glob("*-turn-*"))
 
 
 @pytest.mark.parametrize(("kind", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_chat_that_waits_for_an_answer_to_its_question_can_be_ended(
-    home: Path, tmp_path: Path, terminals: Callable[..., Terminal], kind: signal.Signals, code: int
+    terminals: Callable[..., Terminal], kind: signal.Signals, code: int
 ) -> None:
     with open_store("quire.db") as store:
         store.append("t", [values.user("Hi"), values.call("c", "move", {})])
     with emulator("vllm") as server:
-        terminal = terminals(server.url, tmp_path)
+        terminal = terminals(server.url)
         terminal.until("Run it again? [y/N]")
         terminal.process.send_signal(kind)
         assert terminal.process.wait(600) == code
-    assert (kinds(), list(tmp_path.glob("*-turn-*"))) == (["user", "call"], [])
+    assert (kinds(), list(Path().glob("*-turn-*"))) == (["user", "call"], [])
 
 
-def test_a_killed_chat_goes_on_where_it_was(home: Path, tmp_path: Path, terminals: Callable[..., Terminal]) -> None:
-    (tmp_path / "f.txt").write_text("x")
+def test_a_killed_chat_goes_on_where_it_was(terminals: Callable[..., Terminal]) -> None:
+    Path("f.txt").write_text("x")
 
     def reply(body: JsonObject) -> Any:
         if not any(one["role"] == "tool" for one in body["messages"]):
@@ -392,12 +390,12 @@ def test_a_killed_chat_goes_on_where_it_was(home: Path, tmp_path: Path, terminal
         return "endless " * 20_000 if len(server.requests) == 2 else "Short after all."
 
     with emulator("vllm", reply, piece=8) as server:
-        first = terminals(server.url, tmp_path, "--root", ".")
+        first = terminals(server.url, "--root", ".")
         first.until("Ctrl-D leaves")
         first.type("Read it\r")
         first.until("endless endless")
         first.process.kill()
-        again = terminals(server.url, tmp_path, "--root", ".")
+        again = terminals(server.url, "--root", ".")
         again.until("going on with the turn that was interrupted")
         again.until("Short after all.")
         again.until("Ctrl-D leaves")
