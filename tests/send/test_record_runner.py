@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from send_parts import TARGETS, asks
+from send_parts import TARGETS, asks, one_turn
 
 from hashed_words import HashedWords
 from quire import Entry, Policy, Thread, open_store, respond, user, values
@@ -67,10 +67,8 @@ def test_tools_run_until_none_are_asked_for_and_everything_is_a_record(tmp_path:
         asks("", {"tool": "find_records", "input": {"query": "when do we ship", "schema_name": "note.v1"}}),
         asks("It is noted."),
     ]  # fmt: skip
-    with emulator("openai-chat", script) as server:
-        thread.user("We ship on Friday")
-        outcome = carry_out(thread, TARGET, server.url, runner(kept))
-        bodies = [said_in(one.body) for one in server.requests]
+    outcome, asked = one_turn(thread, "We ship on Friday", script, runner(kept), "openai-chat")
+    bodies = [said_in(body) for body in asked]
     assert (outcome.text, outcome.steps) == ("It is noted.", 3)
     for before, after in itertools.pairwise(bodies):
         assert after[: len(before)] == before
@@ -94,10 +92,9 @@ def test_tools_run_until_none_are_asked_for_and_everything_is_a_record(tmp_path:
 def test_a_reply_that_was_meant_to_ask_for_tools_and_is_broken_is_told_so(tmp_path: Path) -> None:
     thread, kept = opened(tmp_path / "q.db")
     broken = asks("I note it.", {"tool": "change_record", "input": NOTE})[:-2]
-    with emulator("openai-chat", [broken, "Sorry."]) as server:
-        thread.user("Note it")
-        assert carry_out(thread, TARGET, server.url, runner(kept)).text == "Sorry."
-        assert "the reply is no valid JSON of agent.response.v1; nothing was run" in server.requests[1].body["messages"][-1]["content"]  # fmt: skip
+    done, (_, again) = one_turn(thread, "Note it", [broken, "Sorry."], runner(kept), "openai-chat")
+    assert done.text == "Sorry."
+    assert "the reply is no valid JSON of agent.response.v1; nothing was run" in again["messages"][-1]["content"]
     assert of(kept, "note.v1") == []
 
 
@@ -106,14 +103,11 @@ def test_a_consumer_is_built_by_its_own_configuration_and_its_prompt_can_be_anot
     sources = [{"schema_name": "note.v1", "method": "all"}]
     kept.create("context.config.v1", {"consumer_id": "planner", "sources": sources})
     kept.create("note.v1", {"text": "Ship on Friday"}, title="Plan")
-    with emulator("openai-chat", ["On Friday.", "Yes."]) as server:
-        for asked in ("When?", "Sure?"):
-            thread.user(asked)
-            carry_out(thread, TARGET, server.url, runner(kept, [], consumer="planner", system="Be brief."))
-        assert said_in(server.requests[-1].body) == [
-            ("system", "Be brief."),
-            ("user", "# Recent Tool Results\n• Plan: Ship on Friday\n\n# Current Request\nSure?"),
-        ]
+    for question in ("When?", "Sure?"):
+        how = runner(kept, [], consumer="planner", system="Be brief.")
+        _, (body,) = one_turn(thread, question, ["On Friday."], how, "openai-chat")
+    told = "# Recent Tool Results\n• Plan: Ship on Friday\n\n# Current Request\nSure?"
+    assert said_in(body) == [("system", "Be brief."), ("user", told)]
     assert kept.list(schema_name="agent.context.v1")[0].context["request"] == "Sure?"
 
 
