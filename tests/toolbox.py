@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import uuid
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -41,6 +42,10 @@ __all__ = [
     "CHAT", "Built", "Outcome", "Refused", "Runner", "Store", "chain", "check", "close", "counter", "encode_lines",
     "model_info", "sha256_hex", "transport_for",
 ]  # fmt: skip
+
+
+# An image of one pixel.
+PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 
 
 def invoke(*words: object, stdin: str | bytes | None = None, code: int = 0, **env: str) -> Result:

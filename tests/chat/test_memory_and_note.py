@@ -17,13 +17,9 @@ from quire.send import runners
 from quire.send.turn import memory_change
 from quire.testing import emulator
 from quire.values import JsonObject
-from toolbox import Runner, Store, assert_in_proportion, carry_out, closed_later, invoke, said_in
+from toolbox import PNG, Runner, Store, assert_in_proportion, carry_out, closed_later, invoke, said_in
 
 TARGET = "openai-chat:gpt-5"
-PIXEL = bytes.fromhex(
-    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c63f8cfc0f01f0005050201"
-    "b53ee5f90000000049454e44ae426082"
-)
 
 
 def make(name: str, folder: Path, store: Store, **how: Any) -> Runner:
@@ -88,7 +84,7 @@ def test_a_memory_that_comes_later_is_a_note_and_stays_through_rebases(tmp_path:
 def vault(home: Path) -> Path:
     folder = home / "notes"
     folder.mkdir()
-    (folder / "pot.png").write_bytes(PIXEL)
+    (folder / "pot.png").write_bytes(PNG)
     (folder / "tea.md").write_text("Green tea.\n\n![[pot.png]]\n")
     (folder / "cup.md").write_text("A cup.\n")
     (home / "memory.md").write_text("Likes tea.\n")

@@ -16,9 +16,7 @@ from quire.items.sources import Root
 from quire.notes import chunks
 from quire.notes.note import Link, blocks, links, prose, read_front_matter, split_front_matter, tags
 from quire.notes.vault import Vault
-from toolbox import sha256_hex
-
-PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")  # fmt: skip
+from toolbox import PNG, sha256_hex
 
 LESSON = """---
 tags: [piano, "music/theory"]
