@@ -151,6 +151,7 @@ async def test_a_conversation_for_which_it_pays_gets_a_cache_and_later_requests_
     assert behind["contents"] == talk.body["contents"][4:-1]
 
 
+@pytest.mark.proves("gemini", "cache marks")
 async def test_a_cache_is_replaced_as_the_conversation_grows_and_holds_no_token_twice(
     server: Emulator, clock: Clock
 ) -> None:
