@@ -8,7 +8,6 @@ import difflib
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -35,6 +34,7 @@ from quire.cli.output import (
 )
 from quire.cli.proxy import copy_beside, keep, kept_value, put_back, text_of, write_own
 from quire.errors import CallError, ConflictError, FormatError, QuireError
+from quire.log import now_ms
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
@@ -413,8 +413,7 @@ def apply(report: AuditReport) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if before is not None:
             write_own(copy_beside(path), before.encode())
-        now = int(time.time() * 1000)
-        change = AppliedSetting(setting.client, setting.cause, str(path), before, after, now)
+        change = AppliedSetting(setting.client, setting.cause, str(path), before, after, now_ms())
         # Stored before the file is written, so that the change can always be undone.
         keep("applied_settings.json", [*_applied_settings(), change])
         path.write_text(after, "utf-8")

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
@@ -437,9 +438,7 @@ class RetryingTransport:
 
     async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
         """The reply's events; an error behind the first one is the caller's."""
-        attempt = 0
-        while True:
-            attempt += 1
+        for attempt in count(1):
             # Every transport's stream is an async generator, whose closing ends the connection.
             events = cast(AsyncGenerator[JsonObject, Any], self.inner.stream(request))
             async with aclosing(events):
