@@ -65,7 +65,7 @@ STAND_IN = "from quire.testing import Emulator; Emulator('anthropic', ['Hello.']
 
 @pytest.mark.parametrize(
     ("part", "start", "extra"),
-    [("httptools", STAND_IN, "emulate"), ("websockets", STAND_IN, "emulate"),
+    [("uvicorn", STAND_IN, "emulate"), ("httptools", STAND_IN, "emulate"), ("websockets", STAND_IN, "emulate"),
      ("httptools", "main(['proxy', '--to', 'http://127.0.0.1:9', '--port', '0'])", "proxy"),
      ("httptools", "main(['serve', '--port', '0'])", "serve"), ("numpy", "main(['serve', '--port', '0'])", "serve")],
 )  # fmt: skip

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import uuid
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -23,7 +24,7 @@ from click.testing import CliRunner, Result
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from quire import Entry, Policy, Thread, requests, values
+from quire import Entry, Policy, Thread, open_store, requests, values
 from quire.assemble import Built, Refused
 from quire.cli.main import quire
 from quire.log.entries import check, encode_lines
@@ -42,6 +43,10 @@ __all__ = [
     "CHAT", "Built", "Outcome", "Refused", "Runner", "Store", "chain", "check", "close", "counter", "encode_lines",
     "model_info", "sha256_hex", "transport_for",
 ]  # fmt: skip
+
+
+# An image of one pixel.
+PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 
 
 def invoke(*words: object, stdin: str | bytes | None = None, code: int = 0, **env: str) -> Result:
@@ -272,6 +277,18 @@ def users(*texts: str) -> list[Entry]:
 
 def texts(store: Store, thread: str) -> list[str]:
     return [entry.text for entry in store.read(thread)]
+
+
+def stored(thread: str = "t") -> list[Entry]:
+    """The entries of a thread in the database that the environment names."""
+    with open_store(os.environ["QUIRE_DB"]) as store:
+        return store.read(thread)
+
+
+def sent_body(target: str = "vllm:m", **more: Any) -> JsonObject:
+    """What the log says of a request; without `usage`, that its reply is still to come."""
+    provider, _, model = target.partition(":")
+    return {"kind": "sent", "provider": provider, "model": model, "request_sha256": "0" * 64, "segments": [], **more}
 
 
 def said_in(body: JsonObject) -> list[tuple[str, Any]]:

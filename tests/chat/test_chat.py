@@ -21,16 +21,16 @@ from rich.console import Console
 
 from quire import Entry, open_store, values
 from quire.archive import load
-from quire.cli.chat import OpenMarkdown, RichScreen, chat, finished_blocks, markdown, tail
+from quire.cli.chat import OpenMarkdown, RichScreen, finished_blocks, markdown, tail
 from quire.cli.chat_commands import totals
 from quire.cli.output import line_of
-from quire.errors import CallError
 from quire.notes.vault import Vault
 from quire.providers.simulate.blocks import Shares
 from quire.providers.simulate.engine_caches import StepCache
 from quire.send.events import Event
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, JsonObject
+from toolbox import invoke, sent_body, stored
 
 # A server that speaks the plainest of the formats, reached without any SDK.
 TARGET = "vllm:some-model"
@@ -39,56 +39,37 @@ Chat = Callable[..., "tuple[str, str, list[JsonObject]]"]
 
 
 @pytest.fixture
-def db(home: Path) -> Path:
-    return home / "quire.db"
-
-
-@pytest.fixture
-def talk(db: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Chat:
+def talk(home: Path) -> Chat:
     """Run `quire chat` with lines from a pipe, at an address or against a server with these replies.
 
     What it printed, on standard output and standard error, and the bodies that such a server received.
     """
 
-    def run(
-        at: str | list[Any], lines: str, *args: str, model: str = TARGET, code: int = 0
-    ) -> tuple[str, str, list[JsonObject]]:
+    def run(at: str | list[Any], lines: str, *args: str, model: str = TARGET, code: int = 0) -> Any:
         if isinstance(at, list):
             with emulator("vllm", at) as server:
                 out, err, _ = run(server.url, lines, *args, model=model, code=code)
                 return out, err, [one.body for one in server.requests]
-        monkeypatch.setattr("sys.stdin", io.StringIO(lines))
         given = ["--model", model] if model else []
-        try:
-            chat.main(["t", *given, "--base-url", f"{at}/v1", *args], standalone_mode=False)
-            ended = 0
-        except SystemExit as exit:
-            ended = int(exit.code or 0)
-        out = capsys.readouterr()
-        assert ended == code, out.err
-        return out.out, out.err, []
+        done = invoke("chat", "t", *given, "--base-url", f"{at}/v1", *args, stdin=lines, code=code)
+        return done.stdout, done.stderr, []
 
     return run
 
 
-def entries(db: Path, thread: str = "t") -> list[Entry]:
-    with open_store(db) as store:
-        return store.read(thread)
+def kinds() -> list[str]:
+    return [one.kind for one in stored()]
 
 
-def kinds(db: Path, thread: str = "t") -> list[str]:
-    return [one.kind for one in entries(db, thread)]
-
-
-def test_each_line_of_a_pipe_is_a_turn(talk: Chat, db: Path) -> None:
+def test_each_line_of_a_pipe_is_a_turn(talk: Chat) -> None:
     out, err, bodies = talk(["Hello, **you**.", "Twice."], "Hi\n\n  And again  \n")
     assert [body["messages"][-1]["content"] for body in bodies] == ["Hi", "And again"]
     assert out == "Hello, **you**.\nTwice.\n"
     assert re.search(r"^\[t · vllm:some-model · \d+ tokens · \d+% reused · price not known\]$", err, re.M)
-    assert kinds(db) == ["user", "sent", "respond", "sent"] * 2
+    assert kinds() == ["user", "sent", "respond", "sent"] * 2
 
 
-def test_files_are_attached_and_tools_work_in_the_root(talk: Chat, db: Path, tmp_path: Path) -> None:
+def test_files_are_attached_and_tools_work_in_the_root(talk: Chat, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "a.py").write_text("def f():\n    return 42\n")
     (tmp_path / "spec.md").write_text("one\ntwo\nthree\n")
@@ -108,7 +89,7 @@ def test_files_are_attached_and_tools_work_in_the_root(talk: Chat, db: Path, tmp
     assert second["messages"][: len(first["messages"])] == first["messages"]
 
 
-def test_a_vault_answers_with_sources_and_notes_attach_by_name(talk: Chat, db: Path, tmp_path: Path) -> None:
+def test_a_vault_answers_with_sources_and_notes_attach_by_name(talk: Chat, tmp_path: Path) -> None:
     (tmp_path / "vault" / "Tea").mkdir(parents=True)
     (tmp_path / "vault" / "Tea" / "green.md").write_text("Green tea needs 80 degrees. #tea")
     (tmp_path / "vault" / "black.md").write_text("Black tea takes boiling water. #tea")
@@ -124,13 +105,13 @@ def test_a_vault_answers_with_sources_and_notes_attach_by_name(talk: Chat, db: P
     assert re.search(r"^next turn +black.md +\d+$", out, re.M)
     assert re.search(r"^said above +Tea/green.md +\d+$", out, re.M)
     saved = load((tmp_path / "chats" / "t.md").read_text(), Vault("vault"))
-    assert [one.body for one in saved.entries] == [one.body for one in entries(db)]
+    assert [one.body for one in saved.entries] == [one.body for one in stored()]
     assert saved.chat.messages[-2].context.tags == ("#tea",)
     assert saved.chat.messages[-2].context.folders == ("Tea",)
     assert all(one.at is not None for one in saved.chat.messages)
 
 
-def test_commands_show_what_is_known(talk: Chat, db: Path) -> None:
+def test_commands_show_what_is_known(talk: Chat) -> None:
     lines = "/layers\n/context\n/cost\nHi\n/layers\n/cost\n/model\n/help\n/recall hi\nMore\n/quit\nnever sent\n"
     out, err, (_, second) = talk(["Hello", "Again"], lines, "--system", "Be brief.")
     recalled = second["messages"][-1]["content"]
@@ -144,7 +125,7 @@ def test_commands_show_what_is_known(talk: Chat, db: Path) -> None:
     assert "/undo" in out
 
 
-def test_an_error_is_told_and_the_next_line_is_heard(talk: Chat, db: Path) -> None:
+def test_an_error_is_told_and_the_next_line_is_heard(talk: Chat) -> None:
     replies = [{"status": 400, "message": "no such model"}, "Fine."]
     lines = "/qqqq\n/attach none.txt\n/recall\n/pin\n/undo\nHi\nAgain\n"
     # Names that no file can have.
@@ -157,19 +138,19 @@ def test_an_error_is_told_and_the_next_line_is_heard(talk: Chat, db: Path) -> No
     assert [line for line in told if line not in err] == []
 
 
-def test_undo_takes_a_turn_back_in_a_fork_and_export_writes_a_chat_file(talk: Chat, db: Path, tmp_path: Path) -> None:
+def test_undo_takes_a_turn_back_in_a_fork_and_export_writes_a_chat_file(talk: Chat, tmp_path: Path) -> None:
     lines = "First\nSecond\n/undo\nThird\n/export out.md\n/export out.md\n"
     _, err, (*_, last) = talk(["One.", "Two.", "Three."], lines, code=1)
     assert [one["content"] for one in last["messages"]] == ["First", "One.", "Third"]
     assert "this is thread t@4, t keeps it" in err
-    assert [one.text for one in entries(db) if one.kind == "user"] == ["First", "Second"]
+    assert [one.text for one in stored() if one.kind == "user"] == ["First", "Second"]
     exported = load((tmp_path / "out.md").read_text()).entries
     assert [one.text for one in exported if one.kind == "user"] == ["First", "Third"]
     assert "is there already" in err
 
 
 @pytest.mark.moves_prefix(reason="/compact cuts on request")
-def test_pinned_files_join_every_turn_and_pinned_answers_survive_a_cut(talk: Chat, db: Path, tmp_path: Path) -> None:
+def test_pinned_files_join_every_turn_and_pinned_answers_survive_a_cut(talk: Chat, tmp_path: Path) -> None:
     (tmp_path / "rules.md").write_text("Never lie.")
     long = "A long answer about nothing. " * 40
     replies = ["The code is 4711.", long, long, "Done.", "We spoke of nothing.", "Yes."]
@@ -177,7 +158,7 @@ def test_pinned_files_join_every_turn_and_pinned_answers_survive_a_cut(talk: Cha
     bodies = [body["messages"] for body in asked]
     assert bodies[1][-1]["content"].startswith("<note_context>\n<title>rules</title>\n<path>rules.md</path>\n")
     assert bodies[2][-1]["content"].startswith("Context attached:\n- rules.md\n")
-    assert "rebase" in kinds(db)
+    assert "rebase" in kinds()
     assert len(str(bodies[5])) < len(str(bodies[3]))
     assert "The code is 4711." in str(bodies[5])
 
@@ -186,13 +167,13 @@ LONG = "A long answer about the harbor. " * 40
 
 
 @pytest.mark.moves_prefix(reason="/compact cuts on request")
-def test_compacting_has_the_model_summarise_on_the_prefix_it_has_cached(talk: Chat, db: Path) -> None:
+def test_compacting_has_the_model_summarise_on_the_prefix_it_has_cached(talk: Chat) -> None:
     replies = [LONG, LONG, "Done.", "We spoke of the harbor, order W1234.", "Yes."]
     _, err, asked = talk(replies, "One\nTwo\nThree\n/compact\n/cost\nFour\n")
     bodies = [body["messages"] for body in asked]
     assert bodies[3][: len(bodies[2])] == bodies[2]
     assert "summarise our conversation" in bodies[3][-1]["content"]
-    (cut,) = (one.body for one in entries(db) if one.kind == "rebase")
+    (cut,) = (one.body for one in stored() if one.kind == "rebase")
     assert cut["summary"] == "We spoke of the harbor, order W1234."
     assert cut["summary"] in str(bodies[4])
     before, after = re.search(r"^([\d,]+) tokens before, ([\d,]+) after; summarised by", err, re.M).groups()  # type: ignore[union-attr]  # no match is a failure
@@ -207,34 +188,34 @@ def test_compacting_has_the_model_summarise_on_the_prefix_it_has_cached(talk: Ch
     [(Refuse(400, "the prompt is too long"), "summary failed: vllm"), ("", "summary was empty")],
     ids=["refused", "empty"],
 )
-def test_compacting_says_when_the_built_in_summary_stands_in(talk: Chat, db: Path, bad: Any, why: str) -> None:
+def test_compacting_says_when_the_built_in_summary_stands_in(talk: Chat, bad: Any, why: str) -> None:
     out, err, _ = talk([LONG, LONG, "Done.", bad, "Yes."], "One, order W1234\nTwo\nThree\n/compact\nFour\n")
     assert out.endswith("Yes.\n")
     assert f"; the built-in summary stands in ({why}" in err
-    (cut,) = (one.body for one in entries(db) if one.kind == "rebase")
+    (cut,) = (one.body for one in stored() if one.kind == "rebase")
     assert cut["summary"] == "User: One, order W1234"
     assert cut["meta"]["fallbacks"][0].startswith(why)
 
 
 @pytest.mark.moves_prefix(reason="/compact cuts on request")
-def test_compacting_without_the_model_costs_no_request(talk: Chat, db: Path) -> None:
+def test_compacting_without_the_model_costs_no_request(talk: Chat) -> None:
     lines = "One, order W1234\nTwo\nThree\n/compact now\n/compact built-in\n"
     _, err, bodies = talk([LONG, LONG, "Done."], lines, code=1)
     assert len(bodies) == 3
     assert "/compact takes `built-in` or nothing, not 'now'" in err
     assert re.search(r"^[\d,]+ tokens before, [\d,]+ after$", err, re.M)
-    assert [one.body["summary"] for one in entries(db) if one.kind == "rebase"] == ["User: One, order W1234"]
+    assert [one.body["summary"] for one in stored() if one.kind == "rebase"] == ["User: One, order W1234"]
 
 
-def test_compacting_asks_for_nothing_where_nothing_can_go(talk: Chat, db: Path) -> None:
+def test_compacting_asks_for_nothing_where_nothing_can_go(talk: Chat) -> None:
     _, err, bodies = talk(["Short."], "/compact\nOne\n/compact\n")
     assert len(bodies) == 1
     assert err.count("there is nothing to cut yet") == 2
-    assert "rebase" not in kinds(db)
+    assert "rebase" not in kinds()
 
 
 def test_an_explicit_cache_lives_from_turn_to_turn_and_goes_with_its_model(
-    talk: Chat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    talk: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(StepCache, "look", lambda *_: Shares())
     with emulator("gemini", ["One."] * 5) as server, emulator("vllm", ["Two."]) as other:
@@ -250,42 +231,27 @@ def test_an_explicit_cache_lives_from_turn_to_turn_and_goes_with_its_model(
     assert "tokens came from the cache" not in err
 
 
-def test_a_turn_that_was_cut_off_is_resumed_at_the_start(talk: Chat, db: Path) -> None:
-    with open_store(db) as store:
+def test_a_turn_that_was_cut_off_is_resumed_at_the_start(talk: Chat) -> None:
+    with open_store("quire.db") as store:
         store.append("t", [values.user("Interrupted?")])
     out, err, _ = talk(["Answered after all.", "And on."], "Next\n")
     assert out == "Answered after all.\nAnd on.\n"
     assert "going on with the turn that was interrupted" in err
-    assert [one.text for one in entries(db) if one.kind == "user"] == ["Interrupted?", "Next"]
+    assert [one.text for one in stored() if one.kind == "user"] == ["Interrupted?", "Next"]
 
 
-def test_a_reply_that_breaks_off_is_asked_for_again(talk: Chat, db: Path) -> None:
+def test_a_reply_that_breaks_off_is_asked_for_again(talk: Chat) -> None:
     out, _, bodies = talk([Cut("It was a dark and stormy night.", 400), "Calm."], "Weather?\n")
     assert len(bodies) == 2
     assert out.endswith("Calm.\n")
-    assert entries(db)[-2].text == "Calm."
+    assert stored()[-2].text == "Calm."
 
 
-def test_the_threads_last_model_is_used_again(talk: Chat, db: Path) -> None:
+def test_the_threads_last_model_is_used_again(talk: Chat) -> None:
     with emulator("vllm", ["One.", "Two."]) as server:
         talk(server.url, "Hi\n")
         assert talk(server.url, "Again\n", model="")[0] == "Two.\n"
-    assert entries(db)[-1].body["model"] == "some-model"
-
-
-def test_the_planned_and_project_runners_are_at_hand(talk: Chat, db: Path, tmp_path: Path) -> None:
-    (tmp_path / "prompt.md").write_text("You plan.\n")
-    (tmp_path / "facts.md").write_text("Ship in May.")
-    plan = '[{"tool": "calculate", "args": {"expression": "2+2"}}]'
-    with emulator("vllm", [plan, "Four.", "In May."]) as server:
-        talk(server.url, "2+2?\n", "--runner", "planned")
-        talk(server.url, "When?\n", "--project", "prompt.md", "--file", "facts.md")
-        bodies = [one.body for one in server.requests]
-    assert bodies[0]["response_format"]["json_schema"]["schema"]["type"] == "array"
-    assert bodies[1]["messages"][-1]["content"].startswith("# Additional context:\n\n<calculate>\n4\n</calculate>")
-    assert any("<project_context>" in str(one["content"]) for one in bodies[2]["messages"])
-    with pytest.raises(CallError, match="needs notes"):
-        talk("http://127.0.0.1:1", "x\n", "--runner", "qa")
+    assert stored()[-1].body["model"] == "some-model"
 
 
 # A real terminal
@@ -342,11 +308,11 @@ def _own_terminal() -> None:
 
 
 @pytest.fixture
-def terminals() -> Iterator[Callable[..., Terminal]]:
+def terminals(home: Path) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def opening(*args: Any) -> Terminal:
-        opened.append(Terminal(*args))
+    def opening(url: str, *args: str) -> Terminal:
+        opened.append(Terminal(url, home, *args))
         return opened[-1]
 
     yield opening
@@ -354,14 +320,12 @@ def terminals() -> Iterator[Callable[..., Terminal]]:
         one.close()
 
 
-def test_in_a_terminal_ctrl_c_stops_the_answer_and_keeps_what_came(
-    db: Path, tmp_path: Path, terminals: Callable[..., Terminal]
-) -> None:
+def test_in_a_terminal_ctrl_c_stops_the_answer_and_keeps_what_came(terminals: Callable[..., Terminal]) -> None:
     def reply(body: JsonObject) -> str:
         return "endless " * 20_000 if body["messages"][-1]["content"] == "Story" else "# Title\n\nA **bold** end."
 
     with emulator("vllm", reply, piece=8) as server:
-        terminal = terminals(server.url, tmp_path)
+        terminal = terminals(server.url)
         terminal.until("Ctrl-D leaves")
         terminal.type("Story\r")
         terminal.until("endless endless")
@@ -379,17 +343,17 @@ def test_in_a_terminal_ctrl_c_stops_the_answer_and_keeps_what_came(
         terminal.until("epoch 1, ")
         terminal.type("/quit\r")
         assert terminal.process.wait(600) == 0
-    stopped = [one for one in entries(db) if one.meta.get("stopped")]
+    stopped = [one for one in stored() if one.meta.get("stopped")]
     assert [one.kind for one in stopped] == ["respond", "sent"]
     assert stopped[0].text.startswith("endless endless")
     assert len(stopped[0].text) < 160_000
 
 
 def test_a_chat_that_is_told_to_end_keeps_what_came_and_leaves_the_terminal_as_it_was(
-    db: Path, tmp_path: Path, terminals: Callable[..., Terminal]
+    terminals: Callable[..., Terminal],
 ) -> None:
     with emulator("vllm", ["endless " * 20_000], piece=8) as server:
-        terminal = terminals(server.url, tmp_path)
+        terminal = terminals(server.url)
         before = terminal.settings
         terminal.until("Ctrl-D leaves")
         terminal.type("Story\r")
@@ -399,26 +363,26 @@ def test_a_chat_that_is_told_to_end_keeps_what_came_and_leaves_the_terminal_as_i
         terminal.until("never shown", ended=True)
         assert (terminal.process.wait(600), terminal.settings) == (143, before)
     assert "Traceback" not in terminal.seen
-    assert [one.kind for one in entries(db) if one.meta.get("stopped")] == ["respond", "sent"]
-    assert not list(tmp_path.glob("*-turn-*"))
+    assert [one.kind for one in stored() if one.meta.get("stopped")] == ["respond", "sent"]
+    assert not list(Path().glob("*-turn-*"))
 
 
 @pytest.mark.parametrize(("kind", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_chat_that_waits_for_an_answer_to_its_question_can_be_ended(
-    db: Path, tmp_path: Path, terminals: Callable[..., Terminal], kind: signal.Signals, code: int
+    terminals: Callable[..., Terminal], kind: signal.Signals, code: int
 ) -> None:
-    with open_store(db) as store:
+    with open_store("quire.db") as store:
         store.append("t", [values.user("Hi"), values.call("c", "move", {})])
     with emulator("vllm") as server:
-        terminal = terminals(server.url, tmp_path)
+        terminal = terminals(server.url)
         terminal.until("Run it again? [y/N]")
         terminal.process.send_signal(kind)
         assert terminal.process.wait(600) == code
-    assert (kinds(db), list(tmp_path.glob("*-turn-*"))) == (["user", "call"], [])
+    assert (kinds(), list(Path().glob("*-turn-*"))) == (["user", "call"], [])
 
 
-def test_a_killed_chat_goes_on_where_it_was(db: Path, tmp_path: Path, terminals: Callable[..., Terminal]) -> None:
-    (tmp_path / "f.txt").write_text("x")
+def test_a_killed_chat_goes_on_where_it_was(terminals: Callable[..., Terminal]) -> None:
+    Path("f.txt").write_text("x")
 
     def reply(body: JsonObject) -> Any:
         if not any(one["role"] == "tool" for one in body["messages"]):
@@ -426,12 +390,12 @@ def test_a_killed_chat_goes_on_where_it_was(db: Path, tmp_path: Path, terminals:
         return "endless " * 20_000 if len(server.requests) == 2 else "Short after all."
 
     with emulator("vllm", reply, piece=8) as server:
-        first = terminals(server.url, tmp_path, "--root", ".")
+        first = terminals(server.url, "--root", ".")
         first.until("Ctrl-D leaves")
         first.type("Read it\r")
         first.until("endless endless")
         first.process.kill()
-        again = terminals(server.url, tmp_path, "--root", ".")
+        again = terminals(server.url, "--root", ".")
         again.until("going on with the turn that was interrupted")
         again.until("Short after all.")
         again.until("Ctrl-D leaves")
@@ -440,8 +404,8 @@ def test_a_killed_chat_goes_on_where_it_was(db: Path, tmp_path: Path, terminals:
         assert again.process.wait(600) == 0
         second, third = server.requests[1:]
     assert second.body == third.body
-    assert kinds(db).count("result") == 1
-    with open_store(db) as store:
+    assert kinds().count("result") == 1
+    with open_store("quire.db") as store:
         store.verify("t")
 
 
@@ -481,15 +445,10 @@ def test_what_a_terminal_shows_of_footnotes_and_searches() -> None:
     assert said == ["Hot [^1].", "[^1]: [[tea]]", "Sources", "", "[^1]: [[tea]] (a/tea.md)", "← tea", ""]
 
 
-@pytest.mark.parametrize(
-    ("reason", "freed", "line"),
-    [
-        ("budget", 1200, "(older turns were cut: 1,200 tokens freed, budget)"),
-        ("tools", -700, "(the prompt begins anew: tools)"),
-    ],
-)
-def test_a_rebase_says_what_it_was_for(reason: str, freed: int, line: str) -> None:
-    assert line_of(Entry("rebase", {"kind": "rebase", "reason": reason, "freed": freed, "edits": []})) == line
+def test_a_rebase_says_what_it_was_for() -> None:
+    lines = {1200: "(older turns were cut: 1,200 tokens freed, budget)", -700: "(the prompt begins anew: budget)"}
+    for freed, line in lines.items():
+        assert line_of(Entry("rebase", {"kind": "rebase", "reason": "budget", "freed": freed, "edits": []})) == line
 
 
 def test_footnotes_stay_and_other_brackets_are_left_alone() -> None:
@@ -498,9 +457,8 @@ def test_footnotes_stay_and_other_brackets_are_left_alone() -> None:
 
 def test_money_is_known_only_when_every_price_is() -> None:
     def sent(model: str, **meta: Any) -> Entry:
-        body = {"kind": "sent", "provider": model.partition(":")[0], "model": model.partition(":")[2]}
         usage = {"input_total": 1000, "cache_read": 500, "output": 10}
-        return Entry("sent", {**body, "request_sha256": "0" * 64, "segments": [], "usage": usage, "meta": meta})
+        return Entry("sent", sent_body(model, usage=usage, meta=meta))
 
     known = totals([sent("anthropic:claude-opus-5-5"), sent("anthropic:claude-opus-5-5", aside="plan")])
     assert known.usd > 0
@@ -508,7 +466,7 @@ def test_money_is_known_only_when_every_price_is() -> None:
     assert totals([sent("anthropic:claude-opus-5-5"), sent("vllm:x")]).usd is None
 
 
-def test_words_that_name_no_file_are_kept_in_every_turn(talk: Chat, db: Path) -> None:
+def test_words_that_name_no_file_are_kept_in_every_turn(talk: Chat) -> None:
     _, err, bodies = talk(["Un.", "Deux."], "/pin Always answer in French.\n/pin a.md b.md\nOne\nTwo\n", code=1)
     assert ["Always answer in French." in str(body) for body in bodies] == [True, True]
     assert "“Always answer in French.” joins every turn from now on" in err
@@ -527,7 +485,7 @@ def test_the_window_is_shown_and_changed_in_a_chat(talk: Chat, tmp_path: Path) -
     assert [line for line in told if line not in err] == []
 
 
-def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(talk: Chat, db: Path) -> None:
+def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(talk: Chat) -> None:
     Path("a.txt").write_text("Attached words.")
     with emulator("vllm", ["Red.", "Blue.", "Blue it is."]) as server:
         talk(server.url, "Which colour?\n", "--attach", "a.txt", "--save", "chats")
@@ -539,18 +497,17 @@ def test_a_saved_chat_that_was_edited_is_read_back_as_a_fork(talk: Chat, db: Pat
     assert "this is thread t@1, a fork of t; the file is kept as t (edited 1).md" in err
     assert "Attached words." in said[0]
     assert said[1:] == ["Green.", "Sure?"]
-    assert [one.text for one in entries(db) if one.kind == "respond"] == ["Red."]
+    assert [one.text for one in stored() if one.kind == "respond"] == ["Red."]
     assert "**ai**: Green." in Path("chats/t@1.md").read_text()
     Path("chats/t.md").write_bytes(b"\xff no chat")
     _, err, _ = talk(["Fine."], "Well?\n", "--save", "chats")
     assert "was edited and cannot be read back: this is no chat file" in err
 
 
-def test_cost_says_what_was_not_reported(talk: Chat, db: Path) -> None:
+def test_cost_says_what_was_not_reported(talk: Chat) -> None:
     usage = {"input": 0, "cache_read": 0, "cache_write_5m": 0, "cache_write_1h": 0, "output": 0}
-    body = {"provider": "anthropic", "model": "claude-opus-5-5", "request_sha256": "0" * 64, "segments": []}
-    with open_store(db) as store:
-        stopped = Entry("sent", {"kind": "sent", **body, "usage": usage, "meta": {"stopped": True}})
+    with open_store("quire.db") as store:
+        stopped = Entry("sent", sent_body("anthropic:claude-opus-5-5", usage=usage, meta={"stopped": True}))
         store.append("t", [values.user("Hi"), stopped, values.respond("He")])
     out, err, _ = talk([], "/cost\n")
     assert re.search(r"^- +- +- +not reported +turn", out, re.M)

@@ -14,16 +14,12 @@ from quire.notes import NoteIndex
 from quire.notes.vault import Vault
 from quire.records import Records
 from quire.send import runners
-from quire.send.turn import ThreadHead, head_entries, memory_change
+from quire.send.turn import memory_change
 from quire.testing import emulator
 from quire.values import JsonObject
-from toolbox import Runner, Store, assert_in_proportion, carry_out, closed_later, invoke, said_in
+from toolbox import PNG, Runner, Store, assert_in_proportion, carry_out, closed_later, invoke, said_in
 
 TARGET = "openai-chat:gpt-5"
-PIXEL = bytes.fromhex(
-    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c63f8cfc0f01f0005050201"
-    "b53ee5f90000000049454e44ae426082"
-)
 
 
 def make(name: str, folder: Path, store: Store, **how: Any) -> Runner:
@@ -45,7 +41,7 @@ def make(name: str, folder: Path, store: Store, **how: Any) -> Runner:
 @pytest.mark.parametrize("name", [*RUNNERS, "words"])
 def test_every_runner_puts_the_memory_in_front_and_tells_what_changed_of_it(name: str, tmp_path: Path) -> None:
     thread = Thread(closed_later(open_store(tmp_path / "t.db")), "t")
-    memories = ["Likes tea.\nLives in Graz.", "Likes tea.\nLives in Graz.", "Likes tea.\nLives in Linz.", None, ""]
+    memories = ["Likes tea.\nLives in Graz.", "Likes tea.\nLives in Graz.\n", "Likes tea.\nLives in Linz.", None, ""]
     with emulator("openai-chat", lambda body: "[]" if "response_format" in body else "Yes.") as server:
         for memory in memories:
             thread.user("Hello?")
@@ -71,11 +67,6 @@ def test_a_long_memory_that_changed_wholly_is_told_in_a_time_that_grows_with_it(
     assert_in_proportion(told, 240)
 
 
-def test_a_memory_with_the_same_lines_is_not_told_again() -> None:
-    head = ThreadHead(systems=["Likes tea.\nBase."], prompts=["Base."], memory="Likes tea.")
-    assert head_entries(head, "Base.", "Likes tea.\n") == []
-
-
 def test_a_memory_that_comes_later_is_a_note_and_stays_through_rebases(tmp_path: Path) -> None:
     from quire import Policy
 
@@ -93,7 +84,7 @@ def test_a_memory_that_comes_later_is_a_note_and_stays_through_rebases(tmp_path:
 def vault(home: Path) -> Path:
     folder = home / "notes"
     folder.mkdir()
-    (folder / "pot.png").write_bytes(PIXEL)
+    (folder / "pot.png").write_bytes(PNG)
     (folder / "tea.md").write_text("Green tea.\n\n![[pot.png]]\n")
     (folder / "cup.md").write_text("A cup.\n")
     (home / "memory.md").write_text("Likes tea.\n")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quire import Entry, Thread, values
+from quire import Thread, values
 from quire.notes import NoteIndex
 from quire.notes.vault import Vault
 from quire.send.builtin import builtin
@@ -192,11 +192,10 @@ def test_project_puts_its_prompt_and_files_in_l1(thread: Thread, target: str, tm
         "Likes tea\nBase.\n\n<project_system_prompt>\nYou plan.\n</project_system_prompt>\n\n<project_context>\n"
     )
     assert system.count("</project_context>") == 1
-
-
-def test_a_project_without_files_says_nothing_of_them(thread: Thread) -> None:
-    runner = project(chat(), prompt="You plan.")
-    assert runner.system == "<project_system_prompt>\nYou plan.\n</project_system_prompt>"
+    without_files = project(chat(), prompt="You plan.").system
+    assert without_files == "<project_system_prompt>\nYou plan.\n</project_system_prompt>"
+    without_files = project(chat(), prompt="You plan.").system
+    assert without_files == "<project_system_prompt>\nYou plan.\n</project_system_prompt>"
 
 
 @pytest.mark.parametrize(
@@ -320,12 +319,3 @@ def test_a_runner_without_anything_to_answer_fails_at_once(thread: Thread, index
             with pytest.raises(CallError, match="no user entry"):
                 ask(thread, TARGETS["anthropic"], server, runner, via="http")
         assert server.requests == []
-
-
-def test_a_prepared_call_says_what_may_be_shown_and_run_again(thread: Thread, index: NoteIndex) -> None:
-    from quire.send.runners import call_entry
-
-    box = Toolbox(local_search_tool(index))
-    made = call_entry(Entry("user", {"kind": "user", "text": "q"}, 7), 1, "localSearch", {"query": "q"}, box)
-    assert made.call_id == "plan-7-1"
-    assert made.meta == {"placement": "context", "shown": ["timeRange"], "idempotent": True}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire import Entry, Policy, Reply, Request, Thread, Usage, open_store, values
-from toolbox import closed_later, note, run, written
+from toolbox import closed_later, note, run, sent_body, written
 
 pytestmark = pytest.mark.moves_prefix(reason="the policy changes on the way")
 
@@ -17,6 +17,7 @@ NOTE = note("n.md", "NOTE", ctime=1, mtime=2)
 CHANGES = {
     "promote": (Policy(budget=9000, promote="each-turn"), Policy(budget=9000)),
     "times": (Policy(budget=9000), Policy(budget=9000, times=True)),
+    "limit": (Policy(budget=9000), Policy(budget=5000)),
 }
 
 
@@ -37,6 +38,8 @@ def sent(db: Path, policies: tuple[Policy, Policy]) -> list[Request]:
 def test_every_command_shows_each_request_as_it_was_sent(tmp_path: Path, change: str) -> None:
     db = tmp_path / "q.db"
     made = sent(db, CHANGES[change])
+    limits = "of 9,000", "(5,000 as the model counts)"
+    assert [limit in run("assemble", "t", "--db", str(db)) for limit in limits] == [True, change == "limit"]
     shown = [json.loads(line) for line in run("assemble", "t", "--db", str(db), "--json").splitlines()]
     assert [row["messages"] for row in shown] == [request.body["messages"] for request in made]
     for turn, request in enumerate(made, 1):
@@ -50,14 +53,6 @@ def test_diff_compares_the_bytes_that_were_sent(tmp_path: Path) -> None:
     found = json.loads(run("diff", "t", "2", "3", "--db", str(db), "--json"))
     byte = next(n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
     assert (found["extends"], found["byte"]) == (False, byte)
-
-
-def test_the_limit_shown_is_the_one_of_then(tmp_path: Path) -> None:
-    db = tmp_path / "q.db"
-    sent(db, (Policy(budget=9000), Policy(budget=5000)))
-    assert [
-        limit in run("assemble", "t", "--db", str(db)) for limit in ("of 9,000", "(5,000 as the model counts)")
-    ] == [True] * 2
 
 
 def test_what_was_paid_is_reckoned_at_each_requests_own_prices(tmp_path: Path) -> None:
@@ -79,6 +74,5 @@ def test_a_provider_that_is_not_known_here_is_shown_all_the_same(tmp_path: Path)
 
 def sent_entry(provider: str, model: str, policy: Any = None) -> Entry:
     usage = {"input_total": 100_000, "cache_read": 40_000}
-    body = {"kind": "sent", "provider": provider, "model": model, "request_sha256": "", "segments": []}
     meta = {} if policy is None else {"meta": {"policy": policy}}
-    return Entry("sent", {**body, "usage": usage, **meta})
+    return Entry("sent", sent_body(f"{provider}:{model}", usage=usage, **meta))

@@ -23,7 +23,7 @@ from quire.send.cycle import BEGIN, GO_ON
 from quire.send.transport import unreachable
 from quire.testing import Refuse, Slow, emulator
 from quire.values import INTERRUPTED, result_text
-from toolbox import QUIRE, QuietHandler, in_background, until
+from toolbox import QUIRE, QuietHandler, in_background, sent_body, until
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -95,11 +95,10 @@ def test_a_file_whose_name_is_not_utf_8_is_attached_under_a_name_that_can_be_rea
 
 @pytest.mark.parametrize("words", ["Once upon", ""], ids=["in its middle", "before its first word"])
 def test_an_answer_that_was_stopped_is_gone_on_with(words: str) -> None:
-    sent = {"kind": "sent", "provider": "vllm", "model": "m", "request_sha256": "0" * 64, "segments": []}
-    end = {**sent, "usage": {"input_total": 0}, "stop": "stopped", "meta": {"stopped": True}}
+    end = sent_body(usage={"input_total": 0}, stop="stopped", meta={"stopped": True})
     with open_store("quire.db") as store:
         said = [values.respond(words, meta={"stopped": True})] if words else []
-        store.append("t", [values.user("A story"), Entry("sent", sent), *said, Entry("sent", end)])
+        store.append("t", [values.user("A story"), Entry("sent", sent_body()), *said, Entry("sent", end)])
     with emulator("vllm", [" a time."]) as server:
         where = ["--base-url", f"{server.url}/v1"]
         assert run("resume", "t", "--list")[0] == "the model is to be asked to go on (vllm:m)\n"

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from quire import Entry, Policy, Thread, open_store
+from quire import Policy, Thread, open_store
 from quire.cli.main import quire
 from quire.errors import CallError
+from quire.send.runners import PLANNER
 from quire.testing import Refuse, emulator
 from quire.values import JsonObject
+from toolbox import stored
 
 pytestmark = pytest.mark.xdist_group("sdk")
 TARGET = "vllm:some-model"
@@ -28,11 +30,6 @@ def command(home: Path) -> Command:
     return lambda *words, **how: CliRunner().invoke(quire, list(words), **how)
 
 
-def entries(tmp_path: Path, thread: str = "t") -> list[Entry]:
-    with open_store(tmp_path / "quire.db") as store:
-        return store.read(thread)
-
-
 def asked(body: JsonObject) -> JsonObject:
     return {name: body.get(name) for name in ("messages", "tools")}
 
@@ -42,25 +39,27 @@ def answer(body: JsonObject) -> Any:
     return "[]" if "response_format" in body else "Fine."
 
 
+# Options, and what only a request that they make holds.
 WORKING = [
-    ["--system", "Be brief."],
-    ["--vault", "notes"],
-    ["--runner", "chat", "--vault", "notes", "--attach", "[[tea]]"],
-    ["--runner", "agent", "--vault", "notes"],
-    ["--runner", "planned", "--vault", "notes", "--root", "notes"],
-    ["--runner", "project", "--vault", "notes", "--system", "You plan."],
-    ["--runner", "project", "--file", "facts.txt"],
-    ["--project", "prompt.md", "--file", "facts.txt"],
-    ["--root", "notes", "--project", "prompt.md"],
-    ["--root", "notes", "--text-tools"],
-    ["--attach", "facts.txt:1-1"],
-    ["--memory", "facts.txt", "--runner", "chat", "--vault", "notes", "--note", "tea"],
-    ["--runner", "records", "--root", "notes", "--attach", "facts.txt"],
+    (["--system", "Be brief."], "Be brief."),
+    (["--vault", "notes"], "<localSearch>"),
+    (["--runner", "chat", "--vault", "notes", "--attach", "[[tea]]"], "<note_context>"),
+    (["--runner", "agent", "--vault", "notes"], "'name': 'localSearch'"),
+    (["--runner", "planned", "--vault", "notes", "--root", "notes"], PLANNER[:40]),
+    (["--runner", "project", "--vault", "notes", "--system", "You plan."], "<project_system_prompt>"),
+    (["--runner", "project", "--file", "facts.txt"], "<project_context>"),
+    (["--project", "prompt.md", "--file", "facts.txt"], "<project_context>"),
+    (["--root", "notes", "--project", "prompt.md"], "'name': 'read'"),
+    (["--root", "notes", "--text-tools"], "$call:"),
+    (["--attach", "facts.txt:1-1"], '<context_item id="facts.txt#L1-L1"'),
+    (["--memory", "facts.txt", "--runner", "chat", "--vault", "notes", "--note", "tea"], "<active_note>"),
+    (["--runner", "records", "--root", "notes", "--attach", "facts.txt"], "agent.response.v1"),
 ]
+OPTIONS = [" ".join(options) for options, _ in WORKING]
 
 
-@pytest.mark.parametrize("options", WORKING, ids=" ".join)
-def test_run_chat_and_resume_ask_the_same(command: Command, tmp_path: Path, options: list[str]) -> None:
+@pytest.mark.parametrize(("options", "holds"), WORKING, ids=OPTIONS)
+def test_run_chat_and_resume_ask_the_same(command: Command, options: list[str], holds: str) -> None:
     where = ["--model", TARGET]
     with emulator("vllm", answer) as server:
         address = ["--base-url", f"{server.url}/v1"]
@@ -69,11 +68,12 @@ def test_run_chat_and_resume_ask_the_same(command: Command, tmp_path: Path, opti
         assert command("chat", "b", *options, *where, *address, input="How hot?\n").exit_code == 0
         by_chat = [asked(one.body) for one in server.requests][len(by_run) :]
     assert by_run == by_chat
-    meta = [next(one for one in entries(tmp_path, name) if one.kind == "user").meta for name in "ab"]
+    assert holds in str(by_run)
+    meta = [next(one for one in stored(name) if one.kind == "user").meta for name in "ab"]
     assert meta[0] == meta[1]
 
 
-@pytest.mark.parametrize("options", WORKING, ids=" ".join)
+@pytest.mark.parametrize("options", [options for options, _ in WORKING], ids=OPTIONS)
 @pytest.mark.parametrize("begin", ["run", "chat"])
 def test_a_turn_is_resumed_as_it_was_begun_from_any_folder(
     command: Command, monkeypatch: pytest.MonkeyPatch, begin: str, options: list[str]
@@ -116,7 +116,7 @@ def test_what_does_not_apply_is_an_error(
     assert failed.hint
 
 
-def test_another_runner_leaves_behind_what_it_has_no_use_for(command: Command, tmp_path: Path) -> None:
+def test_another_runner_leaves_behind_what_it_has_no_use_for(command: Command) -> None:
     with emulator("vllm", [Refuse(400, "no"), "Fine."]) as server:
         where = ["--base-url", f"{server.url}/v1"]
         command("run", "t", "Hi", "--root", "notes", "--model", TARGET, *where)
@@ -134,17 +134,17 @@ def test_a_thread_goes_on_under_the_policy_that_it_was_sent_under(command: Comma
             thread.record({"choices": [{"message": {"content": "Yes?"}, "finish_reason": "stop"}]}, thread.request(TARGET))  # fmt: skip
         for _ in range(6):
             assert command("run", "t", long, *where).exit_code == 0
-        sent = [one.meta["policy"] for one in entries(tmp_path) if one.kind == "sent"]
+        sent = [one.meta["policy"] for one in stored() if one.kind == "sent"]
         assert {one["budget"] for one in sent} == {3000}
-        assert "rebase" in [one.kind for one in entries(tmp_path)]
+        assert "rebase" in [one.kind for one in stored()]
         assert command("run", "t", "And?", "--floor", "0.4", "--promote", "each-turn", *where).exit_code == 0
         assert command("chat", "t", "--budget", "2000", *where, input="And?\n").exit_code == 0
-        last = entries(tmp_path)[-1].meta["policy"]
+        last = stored()[-1].meta["policy"]
         assert (last["budget"], last["floor"], last["promote"]) == (2000, 0.4, "each-turn")
         assert command("run", "t", "Now?", "--items", "markdown", "--model", TARGET, "--base-url", "http://127.0.0.1:9").exception  # fmt: skip
         chosen = ["--budget", "2500", "--floor", "0.3", "--promote", "at-rebase", "--items", "xml"]
         assert command("resume", "t", *chosen, "--summary", "built-in", "--db", "quire.db", *where).exit_code == 0
-        asked, answered = (one.meta["policy"] for one in [*entries(tmp_path)][-4::3])
+        asked, answered = (one.meta["policy"] for one in stored()[-4::3])
     assert asked["items"] == "markdown"
     assert (answered["budget"], answered["floor"]) == (2500, 0.3)
     assert not {"promote", "items"} & answered.keys(), "the defaults again"
@@ -153,7 +153,7 @@ def test_a_thread_goes_on_under_the_policy_that_it_was_sent_under(command: Comma
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
 @pytest.mark.parametrize("options", [(), ("--summary", "built-in")], ids=["model", "built-in"])
 def test_the_model_sums_up_what_a_rebase_takes_away_unless_told_otherwise(
-    command: Command, tmp_path: Path, options: tuple[str, ...]
+    command: Command, options: tuple[str, ...]
 ) -> None:
     long = "What about the harbor and the old lighthouse? " * 60
 
@@ -165,12 +165,12 @@ def test_the_model_sums_up_what_a_rebase_takes_away_unless_told_otherwise(
         for turn in range(6):
             words = ["run", "t", long] if turn % 2 else ["chat", "t"]
             assert command(*words, *where, input=f"{long}\n").exit_code == 0
-    summaries = [one.body["summary"] for one in entries(tmp_path) if one.kind == "rebase"]
+    summaries = [one.body["summary"] for one in stored() if one.kind == "rebase"]
     assert [text.startswith("We spoke of the harbor.") for text in summaries] == [not options] * len(summaries) != []
 
 
 @pytest.mark.moves_prefix(reason="a small window rebases on the way")
-def test_a_window_that_a_refusal_names_is_learned_once_and_the_turn_goes_on(command: Command, tmp_path: Path) -> None:
+def test_a_window_that_a_refusal_names_is_learned_once_and_the_turn_goes_on(command: Command) -> None:
     def small(body: JsonObject) -> Any:
         size = len(str(body["messages"])) // 4
         return Refuse(400, f"maximum context length is 4096 tokens, you asked for {size}") if size > 4096 else "Yes."
@@ -183,7 +183,7 @@ def test_a_window_that_a_refusal_names_is_learned_once_and_the_turn_goes_on(comm
     assert [one.exit_code for one in done] == [0] * 12, [one.exception for one in done]
     assert refused == 1
     assert sum("takes 4,096 tokens" in one.stderr for one in done) == 1
-    last = entries(tmp_path)[-1].meta
+    last = stored()[-1].meta
     assert 2000 < last["window"] <= 4096
     assert "policy" not in last
 

@@ -15,7 +15,7 @@ from quire import Entry, open_store, values
 from quire.cli.output import print_table, printable
 from quire.testing import Emulator, Refuse, emulator
 from quire.values import Call, JsonObject, Text
-from toolbox import on_terminal
+from toolbox import on_terminal, sent_body
 
 pytestmark = pytest.mark.xdist_group("sdk")
 # A window title, the screen's end, colours, a C1 command, letters turned round, a bell.
@@ -38,11 +38,7 @@ def test_a_row_is_the_same_whoever_lays_it_out(cells: tuple[object, ...], capsys
 
 def harmless(received: bytes, *, coloured: bool = True) -> None:
     """Nothing of EVIL is left but its letters."""
-    assert b"\x1b]0" not in received
-    assert b"\x1b[2J" not in received
-    assert b"\x1b[35m" not in received
-    assert b"\x08end" not in received
-    assert b"\x07" not in received
+    assert not [evil for evil in (b"\x1b]0", b"\x1b[2J", b"\x1b[35m", b"\x08end", b"\x07") if evil in received]
     rest = OURS.sub(b"", received).decode()
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", rest), rest
     assert "gnorw" in rest
@@ -121,8 +117,7 @@ def test_commands_that_show_what_others_said(tmp_path: Path) -> None:
     )
     with open_store(tmp_path / "q.db") as store:
         store.append("t", [values.user(EVIL), values.respond(EVIL), values.user(EVIL)])
-        sent = {"kind": "sent", "provider": "vllm", "model": EVIL, "request_sha256": "0" * 64, "segments": []}
-        store.append("t", [Entry("sent", sent)])
+        store.append("t", [Entry("sent", sent_body(f"vllm:{EVIL}"))])
     _, *shown = on_terminal(tmp_path, json.dumps(SHOWING), program=[sys.executable, "-c", EACH]).split(b"%%\r\n")
     assert len(shown) == len(SHOWING)
     for received in shown:

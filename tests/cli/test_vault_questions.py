@@ -1,6 +1,5 @@
 """What `quire run` makes of a vault and of what is attached: meaning, time, aliases, images, pages, documents."""
 
-import base64
 import json
 import os
 import time
@@ -16,10 +15,9 @@ from quire.cli import attachments
 from quire.recall.meaning import find_weights
 from quire.testing import emulator
 from quire.values import JsonObject
-from toolbox import QuietHandler, in_background, invoke
+from toolbox import PNG, QuietHandler, in_background, invoke
 
 TARGET = "vllm:some-model"
-PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")  # fmt: skip
 
 
 def pdf(text: str) -> bytes:

@@ -1,15 +1,14 @@
 """The strict provider over plain HTTP: rules, cache counts, signatures, diagnostics, faults, explicit caches."""
 
 import http.client
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from calling import call
 
-from quire.errors import CallError, MissingPart
-from quire.providers.explain import Watch
+from quire.errors import CallError
+from quire.providers import parse_reply, stream
 from quire.providers.simulate import Simulator
 from quire.providers.usage import usage
 from quire.testing import Cut, Emulator, Refuse, Slow, emulator
@@ -182,11 +181,6 @@ def test_thinking_of_another_prefix_is_dropped_where_a_request_says_so() -> None
     assert kept.total == Simulator("anthropic:claude-opus-5-5").count(changed)
 
 
-def longer(body: JsonObject, *messages: JsonObject, **more: Any) -> JsonObject:
-    said = [{"role": "assistant", "content": "ok"}, {"role": "user", "content": "more"}]
-    return {**body, "messages": [*body["messages"], *said, *messages], **more}
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -201,7 +195,8 @@ def longer(body: JsonObject, *messages: JsonObject, **more: Any) -> JsonObject:
 def test_diagnostics_say_what_changed_since_the_message_before(change: JsonObject, reason: str | None) -> None:
     with emulator("anthropic") as server:
         first = call(server, "/v1/messages", claude()).json
-        asked = {**longer(claude()), "diagnostics": {"previous_message_id": first["id"]}, **change}
+        said = [{"role": role, "content": "hi"} for role in ("user", "assistant", "user")]
+        asked = {**claude(*said), "diagnostics": {"previous_message_id": first["id"]}, **change}
         told = call(server, "/v1/messages", asked).json["diagnostics"]
         unknown = call(server, "/v1/messages", {**claude(), "diagnostics": {"previous_message_id": "msg_x"}})
     assert (told and told["cache_miss_reason"]["type"]) == reason
@@ -225,20 +220,6 @@ def test_openai_compares_with_the_response_it_is_asked_about(change: JsonObject,
         second = call(server, "/v1/responses", {**responses(), **options, **change}).json
     said = second["prompt_cache_diagnostics"]
     assert said == told if isinstance(told, dict) else (said["type"], said["reason"]) == ("cache_miss", told)
-
-
-def test_what_the_watch_says_of_a_miss_is_joined_with_the_server_s_diagnosis() -> None:
-    with emulator("anthropic") as server:
-        watch = Watch("anthropic:claude-opus-5-5")
-        watch.sent(0, claude())
-        first = call(server, "/v1/messages", claude()).json
-        assert watch.replied(first) is None
-        changed = longer(claude(), system=[{"type": "text", "text": "x " + LONG, **MARK}])
-        asked = {**changed, "diagnostics": {"previous_message_id": first["id"]}}
-        watch.sent(60_000, asked)
-        found = watch.replied(call(server, "/v1/messages", asked).json)
-    assert (found.cause, found.layer, found.foreseen) == ("moved", "L1_SYSTEM", True)
-    assert found.diagnosis["type"] == "system_changed"
 
 
 def test_a_request_for_no_tokens_warms_the_cache_and_uses_no_reply() -> None:
@@ -292,42 +273,28 @@ def test_what_a_slow_reply_stores_can_be_read_once_it_has_begun() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, None])
 @pytest.mark.parametrize(
-    ("provider", "path", "body"),
-    [("anthropic", "/v1/messages", claude(tools=TOOLS)), ("openai", "/v1/responses", responses()),
-     ("openai", "/v1/chat/completions", chat(stream_options={"include_usage": True}))],
+    ("target", "path", "body"),
+    [("anthropic:claude-opus-5-5", "/v1/messages", claude(tools=TOOLS)), ("openai:gpt-5.6", "/v1/responses", responses()),
+     ("openai-chat:gpt-4o", "/v1/chat/completions", chat(stream_options={"include_usage": True}))],
     ids=["anthropic", "responses", "chat"],
 )  # fmt: skip
-def test_a_stream_says_what_the_whole_reply_says(provider: str, path: str, body: JsonObject, chunk: int | None) -> None:
+def test_a_stream_says_what_the_whole_reply_says(target: str, path: str, body: JsonObject, chunk: int | None) -> None:
     script = [Think("hm, höchst 中"), Text("I say it in pieces."), Call("c1", "f", {"a": [1, "é"]})]
-    with emulator(provider, replies=[script, script], chunk_bytes=chunk, piece=3) as server:
-        whole = call(server, path, body).json
+    with emulator(target.partition(":")[0], replies=[script, script], chunk_bytes=chunk, piece=3) as server:
+        whole = parse_reply(target, call(server, path, body).json)
         events = list(call(server, path, {**body, "stream": True}).events())
-    said = "".join(_texts(events))
-    assert "I say it in pieces." in said
-    if provider == "anthropic":
-        assert [event["type"] for event in events[:2]] == ["message_start", "ping"]
-        assert events[-1]["type"] == "message_stop"
-        assert events[-2]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
-    elif path.endswith("responses"):
-        assert [event["sequence_number"] for event in events] == list(range(len(events)))
-        last = events[-1]["response"]["output"]
-        assert [item["type"] for item in last] == [item["type"] for item in whole["output"]]
-    else:
-        assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
-
-
-def _texts(events: list[JsonObject]) -> list[str]:
-    """The text deltas of any of the formats."""
-    out = []
+    reader = stream(target)
     for event in events:
-        delta = event.get("delta")
-        if isinstance(delta, dict):
-            out.append(delta.get("text", ""))
-        elif event.get("type") == "response.output_text.delta":
-            out.append(str(delta))
-        for choice in event.get("choices", ()):
-            out.append(choice["delta"].get("content") or "")
-    return out
+        reader.feed(event)
+    streamed = reader.reply()
+    said, again = ([(one.kind, one.text, one.body.get("args")) for one in reply.entries] for reply in (whole, streamed))
+    assert said == again
+    assert said[-2:] == [("respond", "I say it in pieces.", None), ("call", "", {"a": [1, "é"]})]
+    assert streamed.usage.output == whole.usage.output
+    if path == "/v1/messages":
+        assert [event["type"] for event in events[:2]] == ["message_start", "ping"]
+    elif path == "/v1/responses":
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
 
 
 @pytest.mark.proves("gemini", "emulator")
@@ -428,15 +395,18 @@ def test_whatever_is_sent_is_refused_and_never_breaks_the_server(provider: str) 
     assert set(answers) == {400}
 
 
-def test_without_the_server_s_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(MissingPart) as caught:
-        Emulator("anthropic").start()
-    assert caught.value.hint == "pip install 'quire[emulate]'"
-
-
 def test_requests_that_come_at_once_are_all_answered_and_none_shares_a_moment() -> None:
     with emulator("anthropic") as server, ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: call(server, "/v1/messages", claude()), range(24)))
     assert {one.status for one in answers} == {200}
     assert len({one.json["id"] for one in answers}) == len({one.at_ms for one in server.requests}) == 24
+
+
+def test_a_name_is_never_given_twice() -> None:
+    body = {"model": "models/gemini-2.5-pro", "contents": [{"role": "user", "parts": [{"text": "rule " * 5000}]}]}
+    with Emulator("gemini") as server:
+        names = []
+        for _ in range(3):
+            names.append(call(server, "/v1beta/cachedContents", body).json["name"])
+            call(server, f"/v1beta/{names[0]}", method="DELETE")
+    assert len(set(names)) == 3

@@ -5,7 +5,8 @@ cache counts are the provider's.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -57,36 +58,26 @@ def bedrock_client(url: str) -> Any:
     return boto3.client("bedrock-runtime", endpoint_url=url, region_name="us-east-1", config=config, **keys)
 
 
+# How each client is asked for a whole reply, and for a stream, with what more.
+METHODS: dict[str, tuple[str, str, JsonObject]] = {
+    "anthropic": ("messages.create", "messages.create", {"stream": True}),
+    "openai-responses": ("responses.create", "responses.create", {"stream": True}),
+    "openai-chat": ("chat.completions.create",) * 2 + ({"stream": True, "stream_options": {"include_usage": True}},),
+    "gemini": ("models.generate_content", "models.generate_content_stream", {}),
+    "bedrock": ("converse", "converse_stream", {}),
+}
+
+
 def events_of(wire: str, client: Any, kwargs: dict[str, Any]) -> Iterator[Any]:
     """The provider's stream as its client gives it."""
-    match wire:
-        case "anthropic":
-            with client.messages.create(**kwargs, stream=True) as events:
-                yield from events
-        case "openai-responses":
-            with client.responses.create(**kwargs, stream=True) as events:
-                yield from events
-        case "openai-chat":
-            options = {"include_usage": True}
-            with client.chat.completions.create(**kwargs, stream=True, stream_options=options) as events:
-                yield from events
-        case "gemini":
-            yield from client.models.generate_content_stream(**kwargs)
-        case _:
-            yield from client.converse_stream(**kwargs)["stream"]
+    _, method, more = METHODS[wire]
+    opened = attrgetter(method)(client)(**kwargs, **more)
+    with opened if hasattr(opened, "__exit__") else nullcontext(opened) as events:
+        yield from events["stream"] if wire == "bedrock" else events
 
 
 def whole_of(wire: str, client: Any, kwargs: dict[str, Any]) -> Any:
-    match wire:
-        case "anthropic":
-            return client.messages.create(**kwargs)
-        case "openai-responses":
-            return client.responses.create(**kwargs)
-        case "openai-chat":
-            return client.chat.completions.create(**kwargs)
-        case "gemini":
-            return client.models.generate_content(**kwargs)
-    return client.converse(**kwargs)
+    return attrgetter(METHODS[wire][0])(client)(**kwargs)
 
 
 # provider, target, wire format, client
@@ -148,7 +139,9 @@ def test_a_thread_goes_through_the_official_client_and_comes_back(
     assert [call.args for call in calls] == [{"id": "7"}, {"id": "8"}, {"id": "8"}]
     # Two calls of the same thing are two calls.
     assert len({call.call_id for call in calls}) == 3
-    predicted = [received.predicted for received in server.requests]
+    # What a simulator of one's own predicts of the requests that came.
+    cache = Simulator(target)
+    predicted = [cache.step(received.at_ms, received.body) for received in server.requests]
     for reply, one in zip(replies, predicted, strict=True):
         assert (reply.usage.input_total, reply.usage.cache_read) == (one.total, one.read)
         assert reply.usage.cache_write_5m == one.write_5m
@@ -204,34 +197,21 @@ async def test_an_asynchronous_stream_is_recorded_while_it_is_shown(tmp_path: Pa
     assert "".join(shown) == "One moment.Both are there."
 
 
-@pytest.mark.parametrize(("provider", "target", "wire", "make"), CLIENTS)
-def test_the_simulator_predicts_what_the_client_is_told(
-    provider: str, target: str, wire: str, make: Callable[[str], Any]
-) -> None:
-    replies, server = converse(provider, target, wire, make, streamed=False)
-    cache = Simulator(target)
-    predicted = [cache.step(received.at_ms, received.body) for received in server.requests]
-    assert [(one.total, one.read) for one in predicted] == [
-        (reply.usage.input_total, reply.usage.cache_read) for reply in replies
-    ]
-
-
-def broken_rule(wire: str) -> dict[str, Any]:
-    """A request that each client sends and its provider refuses."""
-    match wire:
-        case "anthropic":
-            return {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": ""}]}
-        case "openai-responses":
-            orphan = {"type": "function_call_output", "call_id": "c", "output": "x"}
-            return {"model": "gpt-5.6", "input": [orphan]}
-        case "openai-chat":
-            orphan = {"role": "tool", "tool_call_id": "c", "content": "x"}
-            return {"model": "gpt-5.6", "messages": [orphan]}
-        case "gemini":
-            part = {"function_response": {"name": "f", "response": {"output": "x"}}}
-            return {"model": "gemini-3.8-flash", "contents": [{"role": "user", "parts": [part]}]}
-    blank = {"role": "user", "content": [{"text": "  "}]}
-    return {"modelId": "anthropic.claude-opus-5-5-v1:0", "messages": [blank]}
+ANSWER: JsonObject = {"function_response": {"name": "f", "response": {"output": "x"}}}
+# Requests that each client sends and its provider refuses.
+BROKEN: dict[str, JsonObject] = {
+    "anthropic": {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": ""}]},
+    "openai-responses": {
+        "model": "gpt-5.6",
+        "input": [{"type": "function_call_output", "call_id": "c", "output": "x"}],
+    },
+    "openai-chat": {"model": "gpt-5.6", "messages": [{"role": "tool", "tool_call_id": "c", "content": "x"}]},
+    "gemini": {"model": "gemini-3.8-flash", "contents": [{"role": "user", "parts": [ANSWER]}]},
+    "bedrock": {
+        "modelId": "anthropic.claude-opus-5-5-v1:0",
+        "messages": [{"role": "user", "content": [{"text": "  "}]}],
+    },
+}
 
 
 def status_of(error: Exception) -> int:
@@ -251,7 +231,7 @@ def test_a_broken_rule_is_the_client_s_own_bad_request_error(
         closing(make(server.url)) as client,
         pytest.raises(Exception) as caught,  # noqa: PT011 - each client has its own class, compared below
     ):
-        whole_of(wire, client, broken_rule(wire))
+        whole_of(wire, client, BROKEN[wire])
     assert status_of(caught.value) == 400
     assert type(caught.value).__name__ in ("BadRequestError", "ClientError", "ValidationException")
     assert server.requests[0].error

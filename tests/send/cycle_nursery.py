@@ -1,31 +1,28 @@
 """Forks clients that carry a cycle out until they are killed; everything is imported and warm before the first.
 
-Reads `DATABASE LINES URL TARGET HOW` lines (HOW: by-key, cautious, records, or constrained for a real model); answers `pid N`, then `ack SEQ` for every entry that the client
+Reads `DATABASE LINES URL TARGET HOW` lines (HOW: by-key, cautious or records); answers `pid N`, then `ack SEQ` for every entry that the client
 was told is stored, `done` when the cycle ended, and `dead STATUS`.
 """
 
 import asyncio
 import gc
-import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from send_parts import CALLS, TARGETS, answered, new_thread, tool
+from send_parts import TARGETS, answered, new_thread, tool
 
-from quire import Entry, Request, Thread, values
+from quire import Entry, Request, Thread
 from quire.log.sqlite import SqliteStore
 from quire.records import Records
 from quire.send import runners
 from quire.send.connect import Retry, transport_for
 from quire.send.cycle import run_sync
 from quire.send.events import Event
-from quire.send.text_protocol import TextTools
 from quire.send.tools import Tool
 from quire.send.tools import tool as make_tool
-from quire.send.turn import MESSAGES, Limits, Runner, TurnThread
+from quire.send.turn import Limits, Runner
 from quire.values import JsonObject
 from toolbox import carry_out
 
@@ -74,50 +71,10 @@ def client(database: str, lines: str, url: str, target: str, how: str) -> None:
         say(f"ack {thread.user('Write ten lines, please.').seq}")
     decide = {} if how == "cautious" else {"decide": tools.decide}
     runner = Runner(tools=tools, limits=Limits(steps=40))
-    if how == "constrained":
-        runner = Runner(tools=tools, limits=Limits(steps=CALLS), speech=Constrained(), options=SHORT)
-    elif how == "records":
+    if how == "records":
         runner = runners.records(Records(thread.store), [tools.by_key()])
-    # The real engine closes connections that were idle; a client that meets this asks again, as it does by default.
-    retry = None if how == "constrained" else Retry(attempts=1)
-    carry_out(thread, target, url, runner, on_event=acknowledge, retry=retry, **decide)  # type: ignore[arg-type]
+    carry_out(thread, target, url, runner, on_event=acknowledge, retry=Retry(attempts=1), **decide)  # type: ignore[arg-type]
     say("done 0")
-
-
-class Constrained(TextTools, frozen=True):
-    """Calls in words, for a model that cannot call: its reply is held to the number of the next line."""
-
-    def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
-        line = 1 + sum(entry.kind == "result" for entry in thread.store.read(thread.name))
-        grammar = f'root ::= "{{\\"line\\": {line}}}"'
-        return super().request(thread, target, {**options, "temperature": 0, "grammar": grammar})
-
-    def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> Any:
-        return Calls(MESSAGES.reader(thread, target, names))
-
-
-class Calls:
-    """A stream whose answer is the number of a line to write."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def feed(self, event: Any) -> list[Entry]:
-        return [_called(entry) for entry in self.inner.feed(event)]
-
-    def live(self) -> Any:
-        return self.inner.live()
-
-    def partial(self) -> Any:
-        return self.inner.partial()
-
-    def reply(self) -> Any:
-        return self.inner.reply()
-
-
-def _called(entry: Entry) -> Entry:
-    args = json.loads(entry.text)
-    return values.call(f"call_{args['line']}", "append", args)
 
 
 def acknowledge(event: Event) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from quire import Entry, Policy, Thread, open_store, result
+from quire.testing import emulator
 from quire.values import Call, JsonObject, Text
-from toolbox import closed_later
+from toolbox import CHAT, Outcome, Runner, carry_out, closed_later
 
 # One target for each wire format; the emulator speaks for all of them.
 TARGETS = {
@@ -89,6 +90,17 @@ def ten_calls(body: JsonObject) -> list[Any]:
         line = {"line": done + 1}
         return [Text(f"Line {done + 1} of {CALLS} comes next."), Call(f"call_{done + 1}", "append", line)]
     return [Text("All ten lines are written.")]
+
+
+def one_turn(
+    thread: Thread, said: str, replies: Any, runner: Runner = CHAT, provider: str = "anthropic", **how: Any
+) -> tuple[Outcome, list[JsonObject]]:
+    """A turn against a stand-in with these replies: how it ended, and what was asked. Without words, the newest one."""
+    with emulator(provider, replies) as server:
+        if said:
+            thread.user(said)
+        outcome = carry_out(thread, TARGETS[provider], server.url, runner, **how)
+        return outcome, [received.body for received in server.requests]
 
 
 class Stopping:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from send_parts import TARGETS, WAYS, Noted, Stopping, answered, new_thread, ten_calls, tool
+from send_parts import TARGETS, WAYS, Noted, Stopping, answered, new_thread, one_turn, ten_calls, tool
 
 from quire import Entry, Thread, values
 from quire.errors import CallError, ProviderError
@@ -50,9 +50,7 @@ def test_every_entry_is_in_the_log_before_it_is_acted_on(tmp_path: Path) -> None
         seen.append([entry.kind for entry in thread.store.read("t")][-2:])
         return ten_calls(body)
 
-    with emulator("anthropic", reply) as server:
-        thread.user("Write ten lines.")
-        carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=Watching()))
+    one_turn(thread, "Write ten lines.", reply, Runner(tools=Watching()))
     assert seen[:3] == [["tools", "sent"], ["respond", "call", "sent"], ["result", "sent"]]
     assert len(seen) == 21
 
@@ -80,10 +78,8 @@ def test_a_limit_in_seconds_stops_a_tool_that_hangs(thread: Thread) -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-    with emulator("anthropic", ten_calls) as server:
-        thread.user("Write ten lines.")
-        runner = Runner(tools=Hanging(), limits=Limits(seconds=1))
-        assert carry_out(thread, TARGETS["anthropic"], server.url, runner).stop == "seconds"
+    runner = Runner(tools=Hanging(), limits=Limits(seconds=1))
+    assert one_turn(thread, "Write ten lines.", ten_calls, runner)[0].stop == "seconds"
     assert thread.store.read("t")[-1].kind == "sent"
 
 
@@ -95,10 +91,8 @@ def test_a_limit_in_money_needs_a_price(thread: Thread) -> None:
 
 def test_a_reply_that_breaks_off_is_asked_for_again_and_the_cut_part_is_left_out(thread: Thread) -> None:
     whole = [Text("First."), Call("c1", "append", {"line": 1})]
-    with emulator("anthropic", [Cut(whole, 1500), whole, "Done."]) as server:
-        thread.user("Write a line.")
-        outcome = carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=Noted()))
-        first, again, last = [received.body for received in server.requests]
+    replies = [Cut(whole, 1500), whole, "Done."]
+    outcome, (first, again, last) = one_turn(thread, "Write a line.", replies, Runner(tools=Noted()))
     assert outcome.text == "Done."
     assert first == again
     assert [message["role"] for message in last["messages"]] == ["user", "assistant", "user"]
@@ -170,9 +164,7 @@ def test_harmless_calls_run_side_by_side_and_others_one_at_a_time(thread: Thread
     calls = [Call(f"r{n}", "read", {"line": n}) for n in range(3)]
     calls += [Call(f"w{n}", "write", {"line": n}) for n in range(2)]
     tools = Slow(tool("read", idempotent=True), tool("write"))
-    with emulator("anthropic", [calls, "Done."]) as server:
-        thread.user("Go.")
-        assert carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=tools)).text == "Done."
+    assert one_turn(thread, "Go.", [calls, "Done."], Runner(tools=tools))[0].text == "Done."
     assert most == {"read": 3, "write": 1}
 
 
@@ -189,10 +181,8 @@ def test_a_runner_prepares_its_turn_once_and_its_calls_stand_in_the_users_messag
         return [values.call("k1", "append", {"line": 7}, meta={"placement": "context"})]
 
     runner = Runner(name="planned", prepare=prepare, tools=Noted(), system="Be brief.")
-    with emulator("openai-chat", ["a plan", "Seven."]) as server:
-        thread.user("Which line?")
-        outcome = carry_out(thread, TARGETS["openai-chat"], server.url, runner)
-        messages = server.requests[-1].body["messages"]
+    outcome, bodies = one_turn(thread, "Which line?", ["a plan", "Seven."], runner, "openai-chat")
+    messages = bodies[-1]["messages"]
     assert (outcome.text, outcome.steps, asked) == ("Seven.", 1, ["Which line?"])
     assert [message["role"] for message in messages] == ["system", "user"]
     assert "<append>\nline 7 is written\n</append>" in messages[1]["content"]
@@ -202,18 +192,10 @@ def test_a_runner_prepares_its_turn_once_and_its_calls_stand_in_the_users_messag
 
 
 def test_a_call_of_a_tool_nobody_has_becomes_an_error_result(thread: Thread) -> None:
-    with emulator("anthropic", [[Call("c1", "fly", {})], "I cannot."]) as server:
-        thread.user("Fly.")
-        assert carry_out(thread, TARGETS["anthropic"], server.url).text == "I cannot."
+    assert one_turn(thread, "Fly.", [[Call("c1", "fly", {})], "I cannot."])[0].text == "I cannot."
     (told,) = [entry for entry in thread.store.read("t") if entry.kind == "result"]
     assert told.body["error"]
     assert "'fly'" in told.body["outcome"]
-
-
-def test_a_thread_without_a_user_has_nothing_to_answer(thread: Thread) -> None:
-    thread.append(values.system("Be brief."))
-    with pytest.raises(CallError, match="no user entry"):
-        carry_out(thread, TARGETS["anthropic"], "http://127.0.0.1:9")
 
 
 def test_a_tool_that_answers_another_call_is_run_once(thread: Thread) -> None:
@@ -223,15 +205,11 @@ def test_a_tool_that_answers_another_call_is_run_once(thread: Thread) -> None:
             self.calls.append(call)
             return values.result(call.id, "done")
 
-    thread.user("Write ten lines.")
-    with emulator("anthropic", ten_calls) as server, pytest.raises(CallError, match="call_1") as caught:
-        carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=Confused()))
+    with pytest.raises(CallError, match="call_1") as caught:
+        one_turn(thread, "Write ten lines.", ten_calls, Runner(tools=Confused()))
     assert "call_id" in caught.value.hint
 
 
 def test_a_request_is_sent_at_least_once(thread: Thread) -> None:
-    with emulator("anthropic", ["Hello."]) as server:
-        thread.user("Hello")
-        runner = Runner(limits=Limits(attempts=0, seconds=30))
-        assert carry_out(thread, TARGETS["anthropic"], server.url, runner).text == "Hello."
-        assert len(server.requests) == 1
+    outcome, bodies = one_turn(thread, "Hello", ["Hello."], Runner(limits=Limits(attempts=0, seconds=30)))
+    assert (outcome.text, len(bodies)) == ("Hello.", 1)

@@ -13,7 +13,7 @@ from quire.providers.incoming import BlockDelta
 from quire.send.events import Event, Growing, Journal, missed, read_id
 from quire.testing import Cut, emulator
 from quire.values import SPOKEN, Call, Text, Think
-from toolbox import Runner, carry_out
+from toolbox import Runner, carry_out, sent_body
 
 SAID = [Think("Let me think."), Text("One moment, please."), Call("c1", "append", {"line": 1})]
 
@@ -41,13 +41,16 @@ class Reader:
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai", "gemini", "deepseek"])
 def test_a_reader_that_left_anywhere_reads_on_as_if_it_had_stayed(provider: str, thread: Thread) -> None:
-    """Leaves behind every single event, comes back at the end: both readers hold the same texts."""
+    """Leaves behind every single event, comes back at the end: both readers hold the same texts. Ids only grow."""
     events: list[Event] = []
     target = {**TARGETS, "deepseek": "deepseek:deepseek-chat"}[provider]
     script = [Cut(SAID, 1200), SAID, "All done."] if provider != "gemini" else [SAID, "All done."]
     with emulator(provider, script, piece=5) as server:
         thread.user("Go.")
         carry_out(thread, target, server.url, Runner(tools=Noted()), on_event=events.append)
+    places = [read_id(event.id) for event in events]
+    assert places == sorted(places)
+    assert len({event.id for event in events}) == len(events)
     stayed = Reader()
     for event in missed(thread.store, "t"):
         stayed.take(event)
@@ -61,20 +64,9 @@ def test_a_reader_that_left_anywhere_reads_on_as_if_it_had_stayed(provider: str,
         assert reader.texts == stayed.texts, f"left behind {events[left].id}"
 
 
-def test_ids_only_grow(thread: Thread) -> None:
-    events: list[Event] = []
-    with emulator("anthropic", [SAID, "All done."], piece=3) as server:
-        thread.user("Go.")
-        carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=Noted()), on_event=events.append)
-    places = [read_id(event.id) for event in events]
-    assert places == sorted(places)
-    assert len({event.id for event in events}) == len(events)
-
-
 def test_a_reader_in_another_process_sees_what_is_being_written(tmp_path: Path) -> None:
     store = open_store(tmp_path / "t.db")
-    opening = {"kind": "sent", "provider": "p", "model": "m", "request_sha256": "0" * 64, "segments": []}
-    *_, tip = store.append("t", [values.user("Go."), Entry("sent", opening)])
+    *_, tip = store.append("t", [values.user("Go."), Entry("sent", sent_body())])
     growing = Growing()
     growing.add([BlockDelta(0, "think", "Hm."), BlockDelta(1, "respond", "Hello, wor")], tip.seq)
     Journal(store, "t", every_s=0).keep(growing.texts(), tip)

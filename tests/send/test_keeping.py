@@ -5,6 +5,7 @@ import copy
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from send_parts import new_thread
 from quire import Policy, Request, Usage, values
 from quire.errors import CallError, ProviderError
 from quire.providers.explain import CacheEvent
-from quire.providers.gemini_cache import CacheCall
+from quire.providers.gemini_cache import CacheCall, CacheKeeper, CacheStep, lasting
 from quire.providers.prefix import lines_of, prefix_bytes
 from quire.providers.simulate.blocks import Shares
 from quire.providers.simulate.engine_caches import StepCache
@@ -23,7 +24,7 @@ from quire.send.connect import CachedTransport, Retry
 from quire.send.cycle import run
 from quire.testing import Emulator, Refuse, emulator
 from quire.values import JsonObject
-from toolbox import Clock, close, free_port, transport_for
+from toolbox import Clock, close, free_port, model_info, transport_for
 
 TARGET = "gemini:gemini-2.5-pro"
 MINUTE = 60_000
@@ -78,8 +79,8 @@ def words(role: str, text: str) -> JsonObject:
 class Talk:
     """A conversation that grows by a question and an answer each minute."""
 
-    def __init__(self, clock: Clock, name: str = "rule", how: str = "send", size: int = 3000) -> None:
-        self.clock, self.how, self.model = clock, how, "gemini-2.5-pro"
+    def __init__(self, clock: Clock, name: str = "rule", how: str = "send", size: int = 3000, asks: int = 0) -> None:
+        self.clock, self.how, self.asks, self.model = clock, how, asks, "gemini-2.5-pro"
         self.body: JsonObject = {
             "systemInstruction": {"parts": [{"text": f"{name} " * size}]},
             "tools": [{"functionDeclarations": [{"name": "f", "description": "d"}]}],
@@ -96,7 +97,7 @@ class Talk:
     async def turn(self, transport: CachedTransport, minutes: float = 1) -> Usage:
         self.clock.now_ms += int(minutes * MINUTE)
         self.turns += 1
-        asked = words("user", f"{self.name} question {self.turns}")
+        asked = words("user", f"{self.name} question {self.turns}" + " ask" * self.asks)
         self.body = {**self.body, "contents": [*self.body["contents"], asked]}
         reply = await self.answer(transport)
         said = words("model", f"{self.name} answer {self.turns}")
@@ -148,6 +149,22 @@ async def test_a_conversation_for_which_it_pays_gets_a_cache_and_later_requests_
     assert not {"systemInstruction", "tools", "toolConfig"} & behind.keys()
     # The cache was made before the third question, and holds the two turns before it.
     assert behind["contents"] == talk.body["contents"][4:-1]
+
+
+@pytest.mark.proves("gemini", "cache marks")
+async def test_a_cache_is_replaced_as_the_conversation_grows_and_holds_no_token_twice(
+    server: Emulator, clock: Clock
+) -> None:
+    talk, used = Talk(clock, asks=400), list[Usage]()
+    async with opened(server.url, clock) as transport:
+        for _ in range(40):
+            used.append(await talk.turn(transport))
+            cache = transport.conversations[0].keeper.cache
+            assert used[-1].cache_read == (cache.tokens if cache else 0)
+    assert calls(server).count(("POST", 200)) > 1
+    # What a request takes grows by as much as if no cache stood in front of it.
+    grown = [after.input_total - before.input_total for before, after in pairwise(used)]
+    assert max(grown) - min(grown) <= 2
 
 
 async def test_a_model_may_be_named_with_its_path(server: Emulator, clock: Clock) -> None:
@@ -407,6 +424,47 @@ def _unpriced(body: JsonObject) -> JsonObject:
     """An entry without its time, the reply's number, and what the reply says was read."""
     reply = ("usage", "wire") if body["kind"] == "sent" else ()
     return {key: value for key, value in body.items() if key not in ("at", *reply)}
+
+
+# Who keeps a cache: what lasts, and what a failed call costs.
+
+
+def test_a_failed_call_and_a_lost_cache_cost_nothing_but_the_cache() -> None:
+    keeper = CacheKeeper(model_info(TARGET))
+    body: JsonObject = {"systemInstruction": {"parts": [{"text": "rule " * 9000}]}, "contents": []}
+    errands: list[CacheCall] = []
+    for number in range(30):
+        body = {**body, "contents": [*body["contents"], words("user", "x"), words("model", "y")][:-1]}
+        errands = keeper.due(body, number * MINUTE)
+        if errands:
+            break
+        keeper.answered(Usage(9000))
+    assert [errand.method for errand in errands] == ["POST"]
+    keeper.done(errands[0], None, MINUTE)
+    assert keeper.behind(body) is body
+    keeper.done(errands[0], {"name": "cachedContents/a"}, MINUTE)
+    assert keeper.behind(body)["cachedContent"] == "cachedContents/a"
+    keeper.forget()
+    assert keeper.behind(body) is body
+
+
+def test_a_model_without_explicit_caches_gets_none() -> None:
+    keeper = CacheKeeper(model_info("gemini:gemini-4-argon"))
+    body: JsonObject = {"systemInstruction": {"parts": [{"text": "rule " * 9000}]}, "contents": [words("user", "x")]}
+    for number in range(20):
+        assert keeper.due(body, number * MINUTE) == []
+        keeper.answered(Usage(9000))
+    assert keeper.plan == CacheStep("none", "nothing was asked yet")
+
+
+CALL: Any = {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]}
+BACK: Any = {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {}}}]}
+
+
+def test_what_lasts_ends_before_the_users_latest_words_and_parts_no_call_from_its_response() -> None:
+    asked = [words("user", "a"), CALL, BACK, words("model", "b"), words("user", "c"), CALL, BACK]
+    assert lasting({"contents": asked}) == {"contents": asked[:4]}
+    assert lasting({"contents": asked[:3], "tools": [1]}) == {"tools": [1]}
 
 
 @pytest.mark.parametrize("target", ["openai:gpt-5", "gemini:gemini-4-argon"])

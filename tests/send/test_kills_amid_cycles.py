@@ -31,11 +31,11 @@ class Nursery:
         self.acknowledged = 0
         self._rest = b""
 
-    def run(self, task: str, kill_after_s: float | None, acks: int = 0) -> str:
-        """Run a client to its end, or kill it when so much is acknowledged and so long behind: "done" or "killed"."""
+    def run(self, task: str, kill_after_s: float | None) -> str:
+        """Run a client to its end, or kill it after so long: "done" or "killed"."""
         self.process.stdin.write(f"{task}\n".encode())
         self.process.stdin.flush()
-        pid, ended, deadline, wanted = 0, "", float("inf"), self.acknowledged + acks
+        pid, ended, deadline = 0, "", float("inf")
         while True:
             for word, number in self._lines(max(0.0, deadline - perf_counter())):
                 if word == "pid":
@@ -47,7 +47,7 @@ class Nursery:
                 elif word == "dead":
                     assert number == (0 if ended and number == 0 else signal.SIGKILL), "the client failed"
                     return ended or "killed"
-                if pid and kill_after_s is not None and self.acknowledged >= wanted:
+                if pid and kill_after_s is not None:
                     deadline, kill_after_s = perf_counter() + kill_after_s, None
             if pid and perf_counter() >= deadline:
                 with suppress(ProcessLookupError):  # it may have ended by itself just now

@@ -5,7 +5,6 @@ import ctypes
 import http.client
 import json
 import os
-import random
 import select
 import signal
 import socket
@@ -15,25 +14,22 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
-import cycle_nursery
 import httpx
 import pytest
-from cycle_nursery import SHORT
-from send_parts import CALLS, new_thread, tool
-from test_kills_amid_cycles import Nursery, Trial, nursery
+from send_parts import new_thread, tool
 
 from quire import Policy, Thread, open_store, values
 from quire.errors import CallError, FormatError, ProviderError
 from quire.send.local import TARGET, Front, LocalServer, announce, local_target, retract, serving_url
-from quire.send.runners import ByModel
+from quire.send.runners import ByModel, planned
 from quire.send.text_protocol import Completion
+from quire.send.tools import tool as make_tool
 from quire.send.transport import server_window
 from quire.send.weights import chat_template
-from quire.testing import MemoryStore, assert_valid
-from toolbox import Runner, carry_out, run, sha256_hex
+from toolbox import Runner, carry_out, run
 
-__all__ = ["nursery"]
 pytestmark = pytest.mark.xdist_group("llama")
 
 
@@ -84,6 +80,22 @@ def test_tools_calls_and_results_are_in_the_engines_prompt(engine: LocalServer, 
     assert "<tool_response>\nline 3 is written\n</tool_response>" in prompt
 
 
+def test_planned_is_held_to_the_tools_schemas(thread: Thread, engine: LocalServer) -> None:
+    @make_tool
+    def mood(word: Literal["happy", "sad"]) -> str:
+        """Note the user's mood."""
+        return f"noted: {word}"
+
+    thread.user("I am happy today!")
+    done = carry_out(thread, TARGET, engine.url, planned([mood], max_tokens=16, temperature=0))
+    assert done.stop == "answered"
+    calls = [one for one in done.entries if one.kind == "call"]
+    # Whether it plans anything is the small model's affair; what it plans can be run.
+    assert all(one.name == "mood" and one.args["word"] in ("happy", "sad") for one in calls)
+    assert all(not one.body.get("error") for one in done.entries if one.kind == "result")
+    assert done.entries[0].meta == {"aside": "plan"}
+
+
 @pytest.mark.moves_prefix(reason="a small budget rebases on the way")
 def test_a_summary_reads_the_cache_instead_of_writing_a_new_prompt(noise: LocalServer, tmp_path: Path) -> None:
     summarise = ByModel()
@@ -97,49 +109,6 @@ def test_a_summary_reads_the_cache_instead_of_writing_a_new_prompt(noise: LocalS
         # Only the instruction and the last answer are new.
         assert used.cache_read > 0.75 * used.input_total
         assert used.input_total - used.cache_read < 160
-
-
-def test_five_kills_amid_cycles_of_a_real_engine(noise: LocalServer, nursery: Nursery, tmp_path: Path) -> None:
-    """As with the scripted one; the replies are held to a grammar, so any weights will do."""
-    rng, killed, bodies = random.Random(3), 0, list[list[str]]()
-    for number, kills in enumerate([0, 5]):
-        trial, nursery.acknowledged = Constrained(tmp_path / str(number), noise), 0
-        for _ in range(kills):
-            killed += nursery.run(trial.task, rng.uniform(0, 0.1), acks=rng.randrange(5)) == "killed"
-            trial.check_log(nursery.acknowledged)
-        assert nursery.run(trial.task, None) == "done"
-        trial.check_log(nursery.acknowledged)
-        lines = [int(line.split()[1]) for line in trial.file.read_text().splitlines()]
-        assert lines == list(range(1, CALLS + 1)), "each call ran exactly once"
-        bodies.append(trial.bodies())
-    assert killed == 5
-    assert bodies[0] == bodies[1]
-    assert len(bodies[0]) == CALLS
-    last = json.loads(bodies[0][-1])
-    assert_valid(last, "llamacpp", last["model"])
-
-
-class Constrained(Trial):
-    """A cycle against the real engine; what it received is what the log says was sent."""
-
-    def __init__(self, folder: Path, engine: LocalServer) -> None:
-        folder.mkdir()
-        self.database, self.file = folder / "t.db", folder / "lines"
-        self.task = f"{self.database} {self.file} {engine.url} {TARGET} constrained"
-
-    def bodies(self) -> list[str]:
-        """The requests that the log leads to, each checked against the hash of what was sent."""
-        with open_store(self.database) as store:
-            entries = store.read("t")
-        out: dict[str, str] = {}
-        for place, entry in enumerate(entries):
-            if entry.kind == "sent" and "usage" not in entry.body:
-                with MemoryStore() as store:
-                    store.append("t", [values.Entry(one.kind, one.body) for one in entries[:place]])
-                    request = cycle_nursery.Constrained().request(Thread(store, "t"), TARGET, SHORT)
-                assert sha256_hex(request.prefix) == entry.body["request_sha256"]
-                out[json.dumps(request.body)] = ""
-        return list(out)
 
 
 def test_a_server_that_runs_is_found_and_one_that_ended_is_not(
@@ -181,6 +150,15 @@ def quire(*words: str, **how: object) -> subprocess.Popen[bytes]:
     )  # type: ignore[call-overload]
 
 
+@contextlib.contextmanager
+def serving(folder: Path, gguf: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """`quire local serve` on a port of its own, and its address."""
+    folders = {name: str(folder) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
+    command = ["local", "serve", "--port", "0", "--gguf", str(gguf), *words]
+    with quire(*command, env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"}) as process:
+        yield process, process.stdout.readline().decode().split()[3]
+
+
 def test_ctrl_c_stops_the_answer_and_keeps_what_came(engine: LocalServer, tmp_path: Path) -> None:
     database = tmp_path / "t.db"
     words = ["run", "t", "Tell me a long story about a harbor.", "--db", str(database)]
@@ -204,11 +182,7 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_came(engine: LocalServer, tmp_pa
 def test_quire_model_serve_serves_until_it_is_stopped_and_leaves_no_process(
     ended_by: signal.Signals, code: int, tiny: Path, tmp_path: Path
 ) -> None:
-    folders = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
-    words = ["local", "serve", "--port", "0", "--ctx", "512", "--gguf", str(tiny)]
-    with quire(*words, env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"}) as process:
-        line = process.stdout.readline().decode()
-        url = line.split()[3]
+    with serving(tmp_path, tiny, "--ctx", "512") as (process, url):
         with urllib.request.urlopen(f"{url}/health", timeout=600) as reply:
             assert reply.status == 200
         assert (tmp_path / "quire" / "serving.json").exists()
@@ -226,15 +200,9 @@ def test_quire_model_serve_serves_until_it_is_stopped_and_leaves_no_process(
 
 
 def test_quire_model_serve_says_when_the_window_is_smaller_and_tells_no_path(tiny: Path, tmp_path: Path) -> None:
-    folders = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
-    words = ["local", "serve", "--port", "0", "--ctx", "40000", "--gguf", str(tiny)]
-    words += ["--slots", "2", "--threads", "2"]
-    with quire(*words, env={**os.environ, **folders, "PYTHONUNBUFFERED": "1"}) as process:
-        url = process.stdout.readline().decode().split()[3]
-        with urllib.request.urlopen(f"{url}/v1/models", timeout=600) as reply:
-            assert [model["id"] for model in json.load(reply)["data"]] == ["tiny"]
-        with urllib.request.urlopen(f"{url}/props", timeout=600) as reply:
-            assert json.load(reply)["total_slots"] == 2
+    with serving(tmp_path, tiny, "--ctx", "40000", "--slots", "2", "--threads", "2") as (process, url):
+        assert [model["id"] for model in httpx.get(f"{url}/v1/models", timeout=600).json()["data"]] == ["tiny"]
+        assert httpx.get(f"{url}/props", timeout=600).json()["total_slots"] == 2
         (engine,) = children(process.pid)
         given = json.loads(Path(f"/proc/{engine}/cmdline").read_text().split("\0")[-2])
         assert (given["slots"], given["threads"]) == (2, 2)

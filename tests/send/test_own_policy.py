@@ -1,6 +1,5 @@
 """A thread that was sent under a policy of its own is shown under that one, by every command."""
 
-import asyncio
 import json
 import re
 from pathlib import Path
@@ -9,12 +8,10 @@ from typing import Any
 import pytest
 from send_parts import TARGETS, new_thread
 
-from quire import Entry, Policy, Thread
-from quire.send.runners import summary_request
-from quire.send.turn import Turn, ask_aside
+from quire import Entry, Policy
 from quire.testing import emulator
 from quire.thread_state import policy_for, policy_of
-from toolbox import CHAT, carry_out, close, run, transport_for
+from toolbox import carry_out, run
 
 TARGET = TARGETS["openai-chat"]
 OWN = Policy(budget=900, reply=50, floor=0.4, when="full", summary=0.15)
@@ -34,6 +31,9 @@ def talked(home: Path, policy: Policy | None, turns: int = 8) -> list[Entry]:
 def test_each_request_keeps_the_policy_it_was_built_under(home: Path) -> None:
     sent = [entry.body for entry in talked(home, OWN) if entry.kind == "sent"]
     assert {json.dumps(body["meta"]["policy"]) for body in sent} == {json.dumps(WRITTEN)}
+    assert {body["meta"].get("aside") for body in sent} == {None, "summary"}, (
+        "of a question beside the conversation, too"
+    )
     assert policy_of(sent[-1]) == policy_for(TARGET, OWN)
 
 
@@ -71,21 +71,6 @@ def test_what_is_no_policy_of_ours_is_passed_over(named: Any) -> None:
     provider, _, model = TARGET.partition(":")
     sent = {"kind": "sent", "provider": provider, "model": model, "meta": {"policy": named}}
     assert policy_of(sent) == policy_for(TARGET)
-
-
-def test_questions_beside_the_conversation_keep_it_too(tmp_path: Path) -> None:
-    async def main(url: str) -> Thread:
-        thread = new_thread(tmp_path / "t.db", policy=OWN)
-        user = thread.user("Hello?")
-        transport = transport_for(TARGET, url, "key", via="http")
-        turn = Turn(thread, TARGET, transport, CHAT, user)
-        await ask_aside(turn, summary_request(turn, 20), "summary")
-        await close(transport)
-        return thread
-
-    with emulator("openai-chat", ["We greeted."]) as server:
-        thread = asyncio.run(main(server.url))
-    assert thread.store.read("t")[-1].meta == {"policy": WRITTEN, "aside": "summary"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from send_parts import TARGETS, new_thread, tool_results
+from send_parts import TARGETS, new_thread, one_turn, tool_results
 
 from hashed_words import HashedWords
 from quire import Entry, Policy, Thread, validate, values
@@ -41,25 +41,21 @@ def whole(body: JsonObject) -> str:
     return json.dumps(body, ensure_ascii=False)
 
 
-def rebased(path: Path, target: str, url: str, policy: Policy = SMALL, first: str = SECRET) -> Thread:
+def rebased(path: Path, provider: str = "anthropic", policy: Policy = SMALL, first: str = SECRET) -> Thread:
     """A thread of which the first words have left the requests."""
     thread = new_thread(path, policy=policy)
     long_talk(thread, first)
-    thread.user("Go on.")
-    carry_out(thread, target, url, Runner())
-    assert first not in [part.text for message in thread.build(target).prompt.messages for part in message.parts]  # type: ignore[union-attr]
+    one_turn(thread, "Go on.", ["Yes."], Runner(), provider)
+    messages = thread.build(TARGETS[provider]).prompt.messages
+    assert first not in [part.text for message in messages for part in message.parts]  # type: ignore[union-attr]
     return thread
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai-chat"])
 def test_a_users_words_bring_back_what_fits_them_once_and_it_stays_in_its_place(provider: str, tmp_path: Path) -> None:
-    with emulator(provider, lambda body: "Yes.") as server:
-        thread = rebased(tmp_path / "t.db", TARGETS[provider], server.url)
-        before = len(server.requests)
-        for asked in ("Who is the harbor master?", "What is the harbor master called, again?", "Fine."):
-            thread.user(asked)
-            carry_out(thread, TARGETS[provider], server.url, chat())
-        bodies = [one.body for one in server.requests[before:]]
+    thread = rebased(tmp_path / "t.db", provider)
+    questions = ("Who is the harbor master?", "What is the harbor master called, again?", "Fine.")
+    bodies = [one_turn(thread, asked, ["Yes."], chat(), provider)[1][0] for asked in questions]
     assert "Ottilie" in said(bodies[0])
     assert "<recall>" in said(bodies[0])
     assert "Ottilie" not in said(bodies[1])
@@ -77,13 +73,11 @@ def test_a_users_words_bring_back_what_fits_them_once_and_it_stays_in_its_place(
     ids=["chat", "bare", "off", "policy", "no room"],
 )
 def test_a_policy_says_whether_and_how_much(recall: float | None, runner: Runner, comes: bool, tmp_path: Path) -> None:
-    with emulator("openai-chat", lambda body: "Yes.") as server:
-        policy = Policy(budget=2400, reply=200, summary=0, recall=recall)
-        thread = rebased(tmp_path / "t.db", TARGETS["openai-chat"], server.url, policy)
-        thread.user("Who is the harbor master?")
-        carry_out(thread, TARGETS["openai-chat"], server.url, runner)
-        assert ("Ottilie" in whole(server.requests[-1].body)) is comes
-        assert thread.build(TARGETS["openai-chat"]).tokens <= policy.limit
+    policy = Policy(budget=2400, reply=200, summary=0, recall=recall)
+    thread = rebased(tmp_path / "t.db", "openai-chat", policy)
+    _, (body,) = one_turn(thread, "Who is the harbor master?", ["Yes."], runner, "openai-chat")
+    assert ("Ottilie" in whole(body)) is comes
+    assert thread.build(TARGETS["openai-chat"]).tokens <= policy.limit
     with pytest.raises(CallError, match="recall 2 is no share"):
         Policy(recall=2)
 
@@ -110,12 +104,10 @@ def calling(tool: str, told: str, **args: str) -> Callable[[JsonObject], list[An
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai-chat"])
 def test_a_step_that_names_what_is_no_longer_shown_brings_it_back(provider: str, tmp_path: Path) -> None:
-    with emulator(provider, calling("look_up", "look_up", order="W-58213")) as server:
-        target = TARGETS[provider]
-        thread = rebased(tmp_path / "t.db", target, server.url, first="Order W-58213 was for 40 red lanterns.")
-        thread.user("Where is my parcel?")
-        assert carry_out(thread, target, server.url, agent([look_up])).text == "It comes."
-        asked, answered = (one.body for one in server.requests[-2:])
+    thread = rebased(tmp_path / "t.db", provider, first="Order W-58213 was for 40 red lanterns.")
+    model = calling("look_up", "look_up", order="W-58213")
+    done, (asked, answered) = one_turn(thread, "Where is my parcel?", model, agent([look_up]), provider)
+    assert done.text == "It comes."
     assert "lanterns" not in whole(asked)
     assert "lanterns" in whole(answered)
     (note,) = [entry for entry in thread.store.read("t") if entry.kind == "note"]
@@ -123,10 +115,7 @@ def test_a_step_that_names_what_is_no_longer_shown_brings_it_back(provider: str,
     assert_valid(answered, provider, answered["model"])
     # It goes again with the turn it stands in, and never becomes L1.
     long_talk(thread, "More.")
-    with emulator(provider, lambda body: "Yes.") as server:
-        thread.user("Go on.")
-        carry_out(thread, target, server.url, Runner())
-        assert "lanterns" not in whole(server.requests[-1].body)
+    assert "lanterns" not in whole(one_turn(thread, "Go on.", ["Yes."], Runner(), provider)[1][-1])
 
 
 def test_the_name_of_an_argument_brings_nothing_back(tmp_path: Path) -> None:
@@ -138,32 +127,25 @@ def test_the_name_of_an_argument_brings_nothing_back(tmp_path: Path) -> None:
         """
         return "It is on its way."
 
-    with emulator("anthropic", calling("track", "Track an order", order_id="77")) as server:
-        target = TARGETS["anthropic"]
-        thread = rebased(tmp_path / "t.db", target, server.url, first="Each label shows an order_id in print.")
-        thread.user("Where is my parcel?")
-        assert carry_out(thread, target, server.url, agent([track])).text == "It comes."
+    thread = rebased(tmp_path / "t.db", first="Each label shows an order_id in print.")
+    model = calling("track", "Track an order", order_id="77")
+    assert one_turn(thread, "Where is my parcel?", model, agent([track]))[0].text == "It comes."
     assert [entry for entry in thread.store.read("t") if entry.kind == "note"] == []
 
 
 def test_a_word_that_asks_for_nothing_brings_nothing_back(tmp_path: Path) -> None:
-    with emulator("anthropic", lambda body: "Yes.") as server:
-        target = TARGETS["anthropic"]
-        thread = rebased(tmp_path / "t.db", target, server.url, first="We continue with page W-17 of the report.")
-        for asked, count in (("Continue!", 0), ("W-17?", 1)):
-            thread.user(asked)
-            carry_out(thread, target, server.url, chat())
-            assert whole(server.requests[-1].body).count("of the report") == count
+    thread = rebased(tmp_path / "t.db", first="We continue with page W-17 of the report.")
+    for asked, count in (("Continue!", 0), ("W-17?", 1)):
+        _, (body,) = one_turn(thread, asked, ["Yes."], chat())
+        assert whole(body).count("of the report") == count
 
 
 def test_what_the_summary_says_is_not_brought_back_beside_it(tmp_path: Path) -> None:
-    with emulator("anthropic", lambda body: "Yes.") as server:
-        thread = new_thread(tmp_path / "t.db", policy=Policy(budget=2400, reply=200))
-        long_talk(thread, f"{SECRET}\n")
-        for asked in ("Go on.", "Who is the harbor master?"):
-            thread.user(asked)
-            carry_out(thread, TARGETS["anthropic"], server.url, chat())
-        assert [whole(one.body).count(SECRET) for one in server.requests] == [1, 1]
+    thread = new_thread(tmp_path / "t.db", policy=Policy(budget=2400, reply=200))
+    long_talk(thread, f"{SECRET}\n")
+    for asked in ("Go on.", "Who is the harbor master?"):
+        _, bodies = one_turn(thread, asked, lambda body: "Yes.", chat())
+        assert whole(bodies[-1]).count(SECRET) == 1
 
 
 def handled(path: Path, target: str) -> tuple[Thread, JsonObject]:
@@ -214,9 +196,8 @@ def test_a_cycle_answers_a_recall_that_its_runner_does_not_know(tmp_path: Path) 
         seen = "lines 1-" in whole(body)
         return [Text("I have it.")] if seen else [Call("r1", "recall", {"handle": handle})]
 
-    with emulator("anthropic", model) as server:
-        assert carry_out(thread, target, server.url, agent([look_up])).text == "I have it."
-        last = server.requests[-1].body
+    done, (*_, last) = one_turn(thread, "", model, agent([look_up]))
+    assert done.text == "I have it."
     tools = [entry for entry in thread.store.read("t") if entry.kind == "tools"]
     assert len(tools) == 2, "what the thread offers is not told again by the runner"
     assert_valid(last, "anthropic", last["model"])
@@ -224,12 +205,11 @@ def test_a_cycle_answers_a_recall_that_its_runner_does_not_know(tmp_path: Path) 
 
 def test_a_cycle_that_recalls_may_be_cut_behind_any_entry(tmp_path: Path) -> None:
     target = TARGETS["openai-chat"]
+    thread = rebased(tmp_path / "t.db", "openai-chat", first="Order W-58213 was for 40 red lanterns.")
     with emulator("openai-chat", calling("look_up", "look_up", order="W-58213")) as server:
-        thread = rebased(tmp_path / "t.db", target, server.url, first="Order W-58213 was for 40 red lanterns.")
         begin = thread.user("Which lanterns were ordered, and where are they?").seq
-        first = len(server.requests)
         carry_out(thread, target, server.url, agent([look_up]))
-        entries, bodies = thread.store.read("t"), [one.body for one in server.requests[first:]]
+        entries, bodies = thread.store.read("t"), [one.body for one in server.requests]
         # What is recalled beside the user's words is one transaction: call and result.
         for kept in [at for at in range(begin, len(entries)) if not entries[at - 1].meta.get("placement")]:
             before = len(server.requests)
@@ -270,10 +250,8 @@ def test_what_differs_in_its_name_alone_is_not_brought_back() -> None:
 def test_no_vector_is_made_where_nothing_is_searched(store: Store) -> None:
     thread, before = Thread(store, "t"), threading.active_count()
     thread.embedder = words = HashedWords()
-    with emulator("anthropic", ["It is blue.", "It is green."]) as server:
-        for question in ("Which colour has the kettle?", "And which colour has the pan?"):
-            thread.user(question)
-            carry_out(thread, TARGETS["anthropic"], server.url, chat())
+    for question in ("Which colour has the kettle?", "And which colour has the pan?"):
+        one_turn(thread, question, ["It is blue."], chat())
     assert words.asked == []
     assert threading.active_count() == before
     assert thread.recall("kettle", exclude=())

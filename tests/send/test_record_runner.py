@@ -1,5 +1,6 @@
 """The agent loop over records: context, reply, tools, records, and again, from Python and from the shell."""
 
+import asyncio
 import itertools
 import json
 import sqlite3
@@ -8,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from send_parts import TARGETS, asks
+from send_parts import TARGETS, asks, one_turn
 
 from hashed_words import HashedWords
-from quire import Entry, Policy, Thread, open_store, respond, user
+from quire import Entry, Policy, Thread, open_store, respond, user, values
 from quire.errors import BudgetError
 from quire.records import Records
 from quire.records.record import Record
@@ -20,9 +21,9 @@ from quire.send.record_runner import SYSTEM, keep_records, record_tools
 from quire.send.tools import Tool, Toolbox
 from quire.send.turn import Limits
 from quire.testing import emulator
-from quire.values import Call, JsonObject
+from quire.values import JsonObject
 from records.chatter import CONVERSATION, GOLDEN, REQUEST
-from toolbox import Clock, Runner, carry_out, closed_later, invoke, said_in
+from toolbox import Clock, Runner, carry_out, closed_later, invoke, said_in, sent_body
 
 TARGET = TARGETS["openai-chat"]
 NOTE = {"action": "create", "schema_name": "note.v1", "title": "Plan", "context": {"text": "Ship on Friday"}}
@@ -66,10 +67,8 @@ def test_tools_run_until_none_are_asked_for_and_everything_is_a_record(tmp_path:
         asks("", {"tool": "find_records", "input": {"query": "when do we ship", "schema_name": "note.v1"}}),
         asks("It is noted."),
     ]  # fmt: skip
-    with emulator("openai-chat", script) as server:
-        thread.user("We ship on Friday")
-        outcome = carry_out(thread, TARGET, server.url, runner(kept))
-        bodies = [said_in(one.body) for one in server.requests]
+    outcome, asked = one_turn(thread, "We ship on Friday", script, runner(kept), "openai-chat")
+    bodies = [said_in(body) for body in asked]
     assert (outcome.text, outcome.steps) == ("It is noted.", 3)
     for before, after in itertools.pairwise(bodies):
         assert after[: len(before)] == before
@@ -93,10 +92,9 @@ def test_tools_run_until_none_are_asked_for_and_everything_is_a_record(tmp_path:
 def test_a_reply_that_was_meant_to_ask_for_tools_and_is_broken_is_told_so(tmp_path: Path) -> None:
     thread, kept = opened(tmp_path / "q.db")
     broken = asks("I note it.", {"tool": "change_record", "input": NOTE})[:-2]
-    with emulator("openai-chat", [broken, "Sorry."]) as server:
-        thread.user("Note it")
-        assert carry_out(thread, TARGET, server.url, runner(kept)).text == "Sorry."
-        assert "the reply is no valid JSON of agent.response.v1; nothing was run" in server.requests[1].body["messages"][-1]["content"]  # fmt: skip
+    done, (_, again) = one_turn(thread, "Note it", [broken, "Sorry."], runner(kept), "openai-chat")
+    assert done.text == "Sorry."
+    assert "the reply is no valid JSON of agent.response.v1; nothing was run" in again["messages"][-1]["content"]
     assert of(kept, "note.v1") == []
 
 
@@ -105,14 +103,11 @@ def test_a_consumer_is_built_by_its_own_configuration_and_its_prompt_can_be_anot
     sources = [{"schema_name": "note.v1", "method": "all"}]
     kept.create("context.config.v1", {"consumer_id": "planner", "sources": sources})
     kept.create("note.v1", {"text": "Ship on Friday"}, title="Plan")
-    with emulator("openai-chat", ["On Friday.", "Yes."]) as server:
-        for asked in ("When?", "Sure?"):
-            thread.user(asked)
-            carry_out(thread, TARGET, server.url, runner(kept, [], consumer="planner", system="Be brief."))
-        assert said_in(server.requests[-1].body) == [
-            ("system", "Be brief."),
-            ("user", "# Recent Tool Results\n• Plan: Ship on Friday\n\n# Current Request\nSure?"),
-        ]
+    for question in ("When?", "Sure?"):
+        how = runner(kept, [], consumer="planner", system="Be brief.")
+        _, (body,) = one_turn(thread, question, ["On Friday."], how, "openai-chat")
+    told = "# Recent Tool Results\n• Plan: Ship on Friday\n\n# Current Request\nSure?"
+    assert said_in(body) == [("system", "Be brief."), ("user", told)]
     assert kept.list(schema_name="agent.context.v1")[0].context["request"] == "Sure?"
 
 
@@ -185,15 +180,8 @@ def test_a_turn_cut_behind_any_entry_goes_on_and_keeps_nothing_twice(tmp_path: P
 
 
 def called(kept: Records, name: str, **args: Any) -> JsonObject:
-    tools = {one.name: one for one in record_tools(kept, clock=Clock())}
-    return _run(Toolbox(*tools.values()), Call("c1", name, args))
-
-
-def _run(box: Toolbox, call: Call) -> JsonObject:
-    import asyncio
-
-    entry = Entry("call", {"kind": "call", "call_id": call.call_id, "name": call.name, "args": call.args}, id=f"sha256:{hash(json.dumps(call.args)):x}")  # fmt: skip
-    return asyncio.run(box.run(entry)).body
+    call = Entry("call", values.call("c1", name, args).body, id=f"sha256:{hash(json.dumps(args)):x}")
+    return asyncio.run(Toolbox(*record_tools(kept, clock=Clock())).run(call)).body
 
 
 def test_the_record_tools_say_what_is_wrong_and_run_twice_without_harm(tmp_path: Path) -> None:
@@ -254,8 +242,7 @@ def test_the_first_embedding_of_many_records_is_told(home: Path, monkeypatch: py
 
 def test_a_reply_that_was_cut_off_twice_makes_one_record(tmp_path: Path) -> None:
     thread, kept = opened(tmp_path / "q.db")
-    sent = {"kind": "sent", "provider": "openai-chat", "model": "m", "request_sha256": "0" * 64, "segments": []}
-    opening = Entry("sent", sent)
+    opening = Entry("sent", sent_body("openai-chat:m"))
     thread.append(user("q"), opening, respond("a"), opening)  # killed behind the answer, and once more in front of it
     assert [one.schema_name for one in keep_records(kept, thread.store, "t")] == ["user.message.v1"]
     thread.append(respond("a"), Entry("sent", {**opening.body, "usage": {}}))

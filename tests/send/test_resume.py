@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from send_parts import TARGETS, Noted, new_thread, ten_calls, tool
+from send_parts import TARGETS, Noted, new_thread, one_turn, ten_calls, tool
 
 from quire import Entry, Policy, Thread, values
 from quire.errors import CallError, ProviderError
@@ -102,10 +102,8 @@ def test_a_call_that_may_have_run_is_listed_and_answered_as_interrupted(tmp_path
     assert [call.call_id for call in found.doubtful] == ["w1"]
     assert [call.call_id for call in found.waiting] == ["w2"]
     assert (found.next, found.target) == ("run", TARGETS["anthropic"])
-    with emulator("anthropic", ["I see."]) as server:
-        transport = transport_for(TARGETS["anthropic"], server.url, "key", via="http")
-        thread.resume(transport, runner=Runner(tools=tools))
-        results = server.requests[0].body["messages"][-1]["content"]
+    _, (body,) = one_turn(thread, "", ["I see."], Runner(tools=tools))
+    results = body["messages"][-1]["content"]
     # The second of two calls that run one at a time has certainly not begun.
     assert [call.call_id for call in tools.calls] == ["w2"]
     told = [(one["content"], one.get("is_error")) for one in results]
@@ -116,8 +114,7 @@ def test_an_idempotent_call_runs_again(tmp_path: Path) -> None:
     thread = in_doubt(tmp_path / "t.db", Call("r1", "read", {"line": 1}), Call("w1", "write", {"line": 2}))
     tools = Noted(tool("write"), tool("read", idempotent=True))
     assert look(thread.store, "t", Runner(tools=tools)).doubtful == ()
-    with emulator("anthropic", ["I see."]) as server:
-        carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=tools))
+    one_turn(thread, "", ["I see."], Runner(tools=tools))
     assert [call.call_id for call in tools.calls] == ["r1", "w1"]
 
 
@@ -128,8 +125,7 @@ def test_the_caller_decides_what_becomes_of_a_call_in_doubt(decision: str, tmp_p
     def decide(call: Entry) -> Any:
         return "run" if decision == "run" else values.result(call.call_id, "it had run")
 
-    with emulator("anthropic", ["I see."]) as server:
-        carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=tools), decide=decide)
+    one_turn(thread, "", ["I see."], Runner(tools=tools), decide=decide)
     told = [entry.body["outcome"] for entry in thread.store.read("t") if entry.kind == "result"]
     assert told == (["line 1 is written"] if decision == "run" else ["it had run"])
     assert len(tools.calls) == (decision == "run")
@@ -139,8 +135,8 @@ def test_the_caller_decides_what_becomes_of_a_call_in_doubt(decision: str, tmp_p
 def test_what_is_no_decision_runs_nothing(decision: Any, tmp_path: Path) -> None:
     thread, tools = in_doubt(tmp_path / "t.db", Call("w1", "write", {"line": 1})), Noted(tool("write"))
     before = thread.entries
-    with emulator("anthropic", ["I see."]) as server, pytest.raises(CallError, match="w1") as caught:
-        carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=tools), decide=lambda call: decision)
+    with pytest.raises(CallError, match="w1") as caught:
+        one_turn(thread, "", ["I see."], Runner(tools=tools), decide=lambda call: decision)
     assert "interrupted" in caught.value.hint
     assert (tools.calls, thread.entries) == ([], before)
 
@@ -152,9 +148,7 @@ def test_calls_of_a_reply_that_broke_off_are_not_run(thread: Thread) -> None:
     assert look(thread.store, "t").next == "ask"
     assert look(thread.store, "t").doubtful == ()
     tools = Noted(tool("write"))
-    with emulator("anthropic", ["Never mind."]) as server:
-        carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=tools))
-        assert server.requests[0].body == {**request.body, "stream": True}
+    assert one_turn(thread, "", ["Never mind."], Runner(tools=tools))[1] == [{**request.body, "stream": True}]
     assert tools.calls == []
     shown = [entry.kind for entry in without_cut(thread.store.read("t")) if entry.kind != "sent"]
     assert shown == ["user", "tools", "respond"]
@@ -204,9 +198,7 @@ def test_a_reply_of_parallel_calls_in_any_state_obeys_the_rules(thread: Thread) 
     """Cut behind every entry, and the user goes on instead: what is sent is legal all the same."""
     calls = [Call(f"c{n}", "read", {"line": n}) for n in range(3)]
     tools = Noted(tool("read", idempotent=True))
-    with emulator("anthropic", [[Text("All three."), *calls], "Done."]) as server:
-        thread.user("Read three lines.")
-        carry_out(thread, TARGETS["anthropic"], server.url, Runner(tools=tools))
+    one_turn(thread, "Read three lines.", [[Text("All three."), *calls], "Done."], Runner(tools=tools))
     entries = thread.store.read("t")
     for kept in range(1, len(entries)):
         name = f"cut-{kept}"
@@ -230,6 +222,4 @@ def test_tools_the_model_was_not_told_of_run_again_all_the_same(thread: Thread) 
     thread.append(values.call("k1", "search", {"line": 1}, meta={"placement": "context"}))
     runner = Runner(tools=Toolbox(search).hidden())
     assert look(thread.store, "t", runner).doubtful == ()
-    with emulator("anthropic", ["I see."]) as server:
-        carry_out(thread, TARGETS["anthropic"], server.url, runner)
-        assert "found 1" in str(server.requests[0].body["messages"])
+    assert "found 1" in str(one_turn(thread, "", ["I see."], runner)[1][0]["messages"])

@@ -12,7 +12,7 @@ from send_parts import TARGETS, tool_results
 from quire import Entry, Policy, Thread, validate
 from quire.notes import NoteIndex
 from quire.notes.vault import Vault
-from quire.send.cycle import Decision, look
+from quire.send.cycle import look
 from quire.send.runners import PLANNER, ByModel, agent, planned, qa
 from quire.send.tools import tool
 from quire.send.turn import Limits
@@ -117,15 +117,11 @@ def in_one_step(entry: Entry, following: Entry) -> bool:
     return all(one.kind == "call" and one.meta.get("placement") for one in (entry, following))
 
 
-def running(call: Entry) -> Decision:
-    """What a careful caller decides who knows that the call had not begun."""
-    return "run"
-
-
 def sent(server: Emulator, thread: Thread, runner: Runner) -> tuple[Outcome, list[JsonObject]]:
     """Carry the newest turn on; how it ended, and the requests that this took."""
     before = len(server.requests)
-    outcome = carry_out(thread, TARGET, server.url, runner, decide=running)
+    # As a careful caller decides who knows that the call in doubt had not begun.
+    outcome = carry_out(thread, TARGET, server.url, runner, decide=lambda call: "run")
     bodies = [received.body for received in server.requests[before:]]
     assert all(validate(body, "anthropic", body["model"]) == [] for body in bodies)
     return outcome, bodies

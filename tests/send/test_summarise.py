@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from send_parts import TARGETS, new_thread
 
-from quire import Policy, Thread, values
+from quire import Entry, Policy, Thread, values
 from quire.assemble.summary import extract
 from quire.cli.output import line_of
 from quire.send.events import Event
@@ -23,12 +23,18 @@ TARGET = TARGETS["openai-chat"]
 POLICY = Policy(budget=900, floor=0.4, when="full", summary=0.2)
 
 
-def talk(thread: Thread, url: str, turns: int, runner: Runner = CHAT, **how: Any) -> list[Outcome]:
+def talk(
+    thread: Thread, url: str, turns: int, runner: Runner = CHAT, target: str = TARGET, words: int = 8, **how: Any
+) -> list[Outcome]:
     out = []
     for turn in range(turns):
-        thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * 8)
-        out.append(carry_out(thread, TARGET, url, runner, **how))
+        thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * words)
+        out.append(carry_out(thread, target, url, runner, **how))
     return out
+
+
+def rebases_of(thread: Thread) -> list[Entry]:
+    return [entry for entry in thread.store.read("t") if entry.kind == "rebase"]
 
 
 def reply(body: dict[str, Any]) -> str:
@@ -52,7 +58,7 @@ def test_a_summary_is_asked_for_with_the_same_request_and_one_instruction(tmp_pa
         # Everything that was sent before, the answer to it, and the instruction: nothing else, nothing moved.
         assert asked["messages"][: len(before["messages"])] == before["messages"]
         assert [message["role"] for message in asked["messages"][len(before["messages"]) :]] == ["assistant", "user"]
-    rebases = [entry.body for entry in thread.store.read("t") if entry.kind == "rebase"]
+    rebases = [entry.body for entry in rebases_of(thread)]
     assert [body["summary"] for body in rebases] == ["We spoke of the harbor, order W1234."] * len(asides)
     assert "We spoke of the harbor" in str(bodies[-1]["messages"])
     assert len(summarise.usages) == len(asides)
@@ -65,13 +71,11 @@ def test_a_summary_is_asked_for_with_the_same_request_and_one_instruction(tmp_pa
 def test_the_question_for_a_summary_is_within_the_budget_as_any_request_is(words: int, tmp_path: Path) -> None:
     with emulator("openai-chat", lambda body: reply(body) * (words % 3 + 1)) as server:
         thread = new_thread(tmp_path / "t.db", policy=POLICY)
-        for turn in range(16):
-            thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * words)
-            assert carry_out(thread, TARGET, server.url, CHAT).stop == "answered"
+        assert {outcome.stop for outcome in talk(thread, server.url, 16, words=words)} == {"answered"}
         bodies = [received.body["messages"] for received in server.requests]
     sizes = [sum(text_tokens(message["content"]) for message in messages) for messages in bodies]
     assert [size for size in sizes if size > POLICY.budget] == []
-    rebases = [entry for entry in thread.store.read("t") if entry.kind == "rebase"]
+    rebases = rebases_of(thread)
     assert rebases
     assert all("harbor, order W1234" in entry.body["summary"] for entry in rebases)
 
@@ -85,11 +89,10 @@ def test_every_provider_sums_up(provider: str, tmp_path: Path) -> None:
 
     with emulator(provider, said) as server:
         thread = new_thread(tmp_path / "t.db", policy=POLICY)
-        for turn in range(8):
-            thread.user(f"Question {turn}: " + "what about the harbor and the old lighthouse? " * 8)
-            via = "sdk" if provider == "bedrock" else "http"
-            assert carry_out(thread, TARGETS[provider], server.url, CHAT, via=via).text == "It stands. " * 12
-    rebases = [entry for entry in thread.store.read("t") if entry.kind == "rebase"]
+        via = "sdk" if provider == "bedrock" else "http"
+        outcomes = talk(thread, server.url, 8, target=TARGETS[provider], via=via)
+    assert {outcome.text for outcome in outcomes} == {"It stands. " * 12}
+    rebases = rebases_of(thread)
     assert {entry.body["summary"] for entry in rebases} == {"We spoke of the harbor, order W1234."}
     assert not any(entry.meta.get("fallbacks") for entry in rebases)
 
@@ -111,7 +114,7 @@ def test_a_summary_that_fails_falls_back_to_the_built_in_one_and_says_why(bad: A
             runner = msgspec.structs.replace(CHAT, summary=summary)
             thread = new_thread(tmp_path / f"{summary}.db", policy=POLICY)
             assert all(o.stop == "answered" for o in talk(thread, server.url, 8, runner, on_event=events.append))
-            rebases.append([entry for entry in thread.store.read("t") if entry.kind == "rebase"])
+            rebases.append(rebases_of(thread))
     by_model, built_in = ([(entry.body.get("summary"), len(entry.body["edits"])) for entry in some] for some in rebases)
     assert by_model == built_in != []
     assert [entry.meta.get("fallbacks") for entry in rebases[0]] == [[why]] * len(by_model)
@@ -126,7 +129,7 @@ def test_a_summary_that_is_too_long_is_cut_at_a_sentence(tmp_path: Path) -> None
     with emulator("openai-chat", lambda b: "A short one. " * 500 if "We" in reply(b) else reply(b)) as server:
         thread = new_thread(tmp_path / "t.db", policy=POLICY, summarise=ByModel())
         talk(thread, server.url, 8)
-    kept = [entry.body["summary"] for entry in thread.store.read("t") if entry.kind == "rebase"]
+    kept = [entry.body["summary"] for entry in rebases_of(thread)]
     assert kept
     assert all(text.endswith("A short one. ...") and len(text) < 1500 for text in kept)
 
@@ -154,7 +157,7 @@ def test_the_chat_runner_has_the_model_sum_up_unless_told_otherwise(summary: Any
     # No fewer than the runner leaves a reply: a model that thinks needs them.
     assert {received.body["max_completion_tokens"] for received in asked} <= {5_000}
     assert thread.summarise is extract  # the thread's own stays
-    rebases = [entry.body["summary"] for entry in thread.store.read("t") if entry.kind == "rebase"]
+    rebases = [entry.body["summary"] for entry in rebases_of(thread)]
     assert rebases
     assert len(asked) == (len(rebases) if summary == "model" else 0)
     assert [text.startswith("We spoke of the harbor") for text in rebases] == [summary == "model"] * len(rebases)
@@ -183,6 +186,6 @@ def test_a_cut_that_is_made_because_nothing_is_cached_has_nobody_read_it_all(tmp
         clock.wait(1e6)
         talk(thread, server.url, 1)
         asked = [received for received in server.requests if "summarise our" in str(received.body["messages"][-1])]
-    rebases = [entry.body for entry in thread.store.read("t") if entry.kind == "rebase"]
+    rebases = [entry.body for entry in rebases_of(thread)]
     assert [body["reason"] for body in rebases] == ["cold"]
     assert not asked

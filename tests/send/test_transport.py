@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from http.server import HTTPServer
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,7 @@ from quire.send.connect import Retry, RetryingTransport
 from quire.send.transport import SseReader, Transport, endpoint_for, events, message_of, refusal, retry_after
 from quire.testing import Cut, Refuse, Slow, emulator
 from quire.values import JsonObject, Message, Prompt, Text
-from toolbox import close, free_port, transport_for
+from toolbox import QuietHandler, close, free_port, in_background, transport_for
 
 
 def request_for(target: str) -> Request:
@@ -108,27 +109,14 @@ async def test_a_server_that_says_nothing_is_left_after_the_timeout() -> None:
     assert failed.value.retryable
 
 
-class Broken:
+class Broken(QuietHandler):
     """A server that begins a streamed reply and then says that it cannot go on."""
 
-    def __init__(self, *events: str) -> None:
-        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
-        self.answer = (head + "".join(f"{event}\n\n" for event in events)).encode()
+    events: list[str]
 
-    async def __aenter__(self) -> str:
-        self.server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
-        return f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
-
-    async def __aexit__(self, *_: object) -> None:
-        self.server.close()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        size = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line)
-        await reader.readexactly(size)
-        writer.write(self.answer)
-        await writer.drain()
-        writer.close()
+    def do_POST(self) -> None:
+        self.received()
+        self.answer("".join(f"{event}\n\n" for event in self.events).encode(), "text/event-stream")
 
 
 CHUNK = 'data: {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [{"index": 0, "delta": {"content": "Hi"}}]}'
@@ -147,12 +135,14 @@ CHUNK = 'data: {"id": "c", "object": "chat.completion.chunk", "created": 1, "mod
     ],
 )  # fmt: skip
 async def test_an_error_in_the_middle_of_a_stream_says_whether_to_try_again(
-    via: Any, target: str, events: list[str], retryable: bool
+    monkeypatch: pytest.MonkeyPatch, via: Any, target: str, events: list[str], retryable: bool
 ) -> None:
+    monkeypatch.setattr(Broken, "events", events, raising=False)
     reader = providers.stream(target)
-    async with Broken(*events) as url, opened(target, url, via=via) as transport:
-        with pytest.raises(ProviderError) as broken:
-            await collected(transport, target, reader.feed)
+    with in_background(HTTPServer(("127.0.0.1", 0), Broken)) as url:
+        async with opened(target, url, via=via) as transport:
+            with pytest.raises(ProviderError) as broken:
+                await collected(transport, target, reader.feed)
     assert broken.value.retryable is retryable, str(broken.value)
 
 

@@ -194,21 +194,17 @@ def test_errors_become_results_without_a_traceback(error: BaseException, outcome
 
 
 @pytest.mark.parametrize("made", [{"content": {"a": 1}}, {"outcome": 5}, {"meta": {"share": float("nan")}}])
-def test_an_output_that_no_log_can_hold_is_a_failure(made: dict[str, Any]) -> None:
+def test_an_output_or_a_cut_that_no_log_can_hold_is_a_failure(made: dict[str, Any]) -> None:
     def look() -> Output:
         """Look."""
         return Output(**made)
 
-    assert run(look)["error"] is True
-
-
-def test_a_cut_that_gives_no_text_is_a_failure() -> None:
-    @tool(limit=3, cut=lambda text, limit: None)  # type: ignore[arg-type, return-value]
-    def look() -> str:
-        """Look."""
+    @tool(limit=3, cut=lambda text, limit: made)  # type: ignore[arg-type, return-value]
+    def cut() -> str:
+        """Look at much."""
         return "more than three"
 
-    assert run(look)["error"] is True
+    assert run(look)["error"] is run(cut)["error"] is True
 
 
 @pytest.mark.parametrize("args", [[], "text", 5, None, {"x": "1"}, {"y": 1}, {"x": 1, "z": 2}, {"x": True}])

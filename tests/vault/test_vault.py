@@ -16,9 +16,7 @@ from quire.items.sources import Root
 from quire.notes import chunks
 from quire.notes.note import Link, blocks, links, prose, read_front_matter, split_front_matter, tags
 from quire.notes.vault import Vault
-from toolbox import sha256_hex
-
-PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")  # fmt: skip
+from toolbox import PNG, sha256_hex
 
 LESSON = """---
 tags: [piano, "music/theory"]
@@ -80,7 +78,6 @@ def test_what_a_note_says_about_itself_is_known(vault: Vault) -> None:
     fields = {"tags": ["piano", "music/theory"], "rating": 4, "due": "2025-02-01", "teacher": {"name": "Ada"}}
     assert note.fields == fields
     assert note.links == (Link("api-docs", "Endpoints", "the docs"), Link("Gone"), Link("keys.png", embed=True))
-    assert vault.linked("Lesson 4") == (["Piano Lessons/api-docs.md"], ["Gone", "keys.png"])
     assert sorted(vault.known()) == ["Home/spec.md", "Piano Lessons/Lesson 4.md", "Piano Lessons/api-docs.md", "Work/spec.md", "Über.md"]  # fmt: skip
 
 
@@ -173,32 +170,6 @@ def test_a_link_out_of_the_vault_is_no_note(vault: Vault) -> None:
     assert "out.md" not in vault.known()
     with pytest.raises((NotFound, CallError)):
         vault.attach("out.md")
-
-
-@pytest.mark.parametrize(
-    ("query", "answer"),
-    [
-        ("LIST", "- [[spec]]\n- [[Lesson 4]]\n- [[api-docs]]\n- [[spec]]\n- [[Über]]"),
-        ('LIST FROM "Work" or #piano', "- [[Lesson 4]]\n- [[spec]]"),
-        ('LIST FROM #project and -"Home"', "- [[spec]]"),
-        ("LIST FROM [[Lesson 4]]", "- [[spec]]"),
-        ("LIST FROM outgoing([[Lesson 4]])", "- [[api-docs]]"),
-        ("list where rating > 1 and rating <= 4 sort rating", "- [[spec]]\n- [[Lesson 4]]"),
-        ("LIST WHERE teacher.name = \"Ada\"", "- [[Lesson 4]]"),
-        ("LIST WHERE contains(tags, \"music\") and contains(file.tags, \"#music\")", "- [[Lesson 4]]"),
-        ("LIST WHERE !rating LIMIT 1", "- [[spec]]"),
-        ("LIST WITHOUT ID file.folder WHERE rating SORT rating DESC", "- Piano Lessons\n- Work"),
-        ("TABLE rating AS \"Stars\", due WHERE rating = 4", "| File | Stars | due |\n| --- | --- | --- |\n| [[Lesson 4]] | 4 | 2025-02-01 |"),
-        ("TASK FROM \"Piano Lessons\"", "- [ ] write it ([[api-docs]])\n- [x] read it ([[api-docs]])"),
-        ("LIST WHERE rating > 9", "(no notes match)"),
-        ("TASK LIMIT 0", "(no tasks match)"),
-        ("GROUP everything", "(this query was not understood: a query begins with LIST, TABLE or TASK, not 'group')"),
-        ("LIST GROUP x", "(this query was not understood: 'x' stands where 'by' was expected)"),
-        ("LIST FROM", "(this query was not understood: the query ends too early)"),
-    ],
-)  # fmt: skip
-def test_query_blocks_are_answered(vault: Vault, query: str, answer: str) -> None:
-    assert vault.answer("Piano Lessons/Lesson 4.md", query) == answer
 
 
 def test_an_answer_is_kept_until_its_note_or_the_vault_changes(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:

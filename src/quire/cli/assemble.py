@@ -94,20 +94,17 @@ def policy_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def with_policy(**given: Any) -> None:
         fields = {name: given.pop(name) for name in _POLICY_NAMES}
-        command(**given, policy=_policy_from(**fields))
+        model, ttl_s = fields.pop("model"), fields.pop("ttl_s") or None
+        policy = msgspec.convert({**fields, "ttl_s": ttl_s}, Policy)
+        if model:
+            from quire.thread_state import policy_for
+
+            named_target(model)
+            policy = policy_for(model, policy)
+        command(**given, policy=policy)
 
     decorated: Callable[..., None] = with_options(*(option(*row) for row in _POLICY))(with_policy)
     return decorated
-
-
-def _policy_from(ttl_s: int, model: str | None, **fields: object) -> Policy:
-    chosen = msgspec.convert({**fields, "ttl_s": ttl_s or None}, Policy)
-    if not model:
-        return chosen
-    from quire.thread_state import policy_for
-
-    named_target(model)
-    return policy_for(model, chosen)
 
 
 def sent_log(entries: list[Entry], policy: Policy) -> tuple[list[Entry], list[Policy]]:
@@ -213,7 +210,8 @@ def show_request(out: Console, built: Built | Refused, before: Built | None, bud
     out.print(_totals(built, engine.reused_tokens(before, built), budget))
     for name, size in layer_tokens(built).items():
         if size:
-            out.print(_bar(name, size, built.limit))
+            bar = "█" * max(1, round(_BAR * min(1.0, size / built.limit)))
+            out.print(style("  ", (f"{name:5}", _COLOURS[name]), f" {size:>9,} ", (bar, _COLOURS[name])))
     if built.rebase is not None:
         out.print(_rebase_line(built.rebase))
     new = left_out_since(before.left_out if before is not None else (), built.left_out)
@@ -235,11 +233,6 @@ def _totals(built: Built, reused: int, budget: int) -> Text:
         f"epoch {built.epoch}  {built.tokens:,} of {built.limit:,} tokens{own_count}",
         f"  reused {reused:,} ({share:.0f} %)  new {built.tokens - reused:,}",
     )
-
-
-def _bar(name: str, size: int, limit: int) -> Text:
-    width = max(1, round(_BAR * min(1.0, size / limit)))
-    return style("  ", (f"{name:5}", _COLOURS[name]), f" {size:>9,} ", ("█" * width, _COLOURS[name]))
 
 
 def _rebase_line(record: JsonObject) -> Text:

@@ -8,7 +8,6 @@ import difflib
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -35,6 +34,7 @@ from quire.cli.output import (
 )
 from quire.cli.proxy import copy_beside, keep, kept_value, put_back, text_of, write_own
 from quire.errors import CallError, ConflictError, FormatError, QuireError
+from quire.log import now_ms
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
@@ -119,7 +119,6 @@ def audit(
 
 
 def _tell(report: AuditReport, outcomes: Sequence[PolicyOutcome], top: int, html: Path | None, as_json: bool) -> None:
-    """The report on the screen, and as a page where one is wanted."""
     value = report.as_json()
     if outcomes:
         value["what_if"] = [{**msgspec.structs.asdict(outcome), "reuse": round(outcome.reuse, 4), "grounding": round(outcome.grounding, 4), "simulated": True} for outcome in outcomes]  # fmt: skip
@@ -414,8 +413,7 @@ def apply(report: AuditReport) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if before is not None:
             write_own(copy_beside(path), before.encode())
-        now = int(time.time() * 1000)
-        change = AppliedSetting(setting.client, setting.cause, str(path), before, after, now)
+        change = AppliedSetting(setting.client, setting.cause, str(path), before, after, now_ms())
         # Stored before the file is written, so that the change can always be undone.
         keep("applied_settings.json", [*_applied_settings(), change])
         path.write_text(after, "utf-8")
@@ -469,6 +467,5 @@ def verify(places: Sequence[Path]) -> None:
 
 
 def _share(report: AuditReport, cause: str) -> float:
-    """What a cause lost, of all that went in."""
     lost = report.by_cause.get(cause)
     return lost.lost / max(1, report.total.input) if lost is not None else 0.0

@@ -127,7 +127,6 @@ def passing_for(
 
 
 def port_option(default: int = 8765, help: str = "Where to listen; 0: any free port.") -> Callable[[Any], Any]:
-    """The option that says where something is served."""
     return option("--port", help, click.IntRange(0, 65535), default)
 
 
@@ -206,7 +205,6 @@ def _key(variable: str | None) -> str:
 
 
 def show_total(watcher: CacheWatcher) -> None:
-    """What all that passed came to."""
     total = watcher.grouping.total
     is_priced = total.requests > total.unpriced
     money, lost_money = (f"${total.usd:,.2f}", f" (${total.lost_usd:,.2f})") if is_priced else ("price not known", "")
@@ -329,29 +327,28 @@ def _gemini(urls: dict[str, str]) -> Wiring:
     return Wiring(variables, files={settings: {"security": {"auth": {"selectedType": "gemini-api-key"}}}})
 
 
+def _codex(urls: dict[str, str]) -> Wiring:
+    return Wiring(words=("-c", f'openai_base_url="{urls["openai"]}/v1"'))
+
+
+def _by_variables(**variables: str) -> Callable[[dict[str, str]], Wiring]:
+    """The wiring of a client that only reads variables: OPENAI_BASE_URL="{openai}/v1"."""
+    return lambda urls: Wiring({name: value.format(**urls) for name, value in variables.items()})
+
+
 # Claude Code leaves its search for tools out behind another base URL unless it is told that references pass.
-_CLAUDE = {"ENABLE_TOOL_SEARCH": "true"}
+_claude = _by_variables(ANTHROPIC_BASE_URL="{anthropic}", ENABLE_TOOL_SEARCH="true")
+_llm = _by_variables(ANTHROPIC_BASE_URL="{anthropic}", OPENAI_BASE_URL="{openai}/v1")
+_aider = _by_variables(ANTHROPIC_API_BASE="{anthropic}", OPENAI_API_BASE="{openai}/v1")
 
 CLIENTS: dict[str, ProxiedClient] = {
     "pi": ProxiedClient("pi", ("anthropic", "openai", "gemini"), _pi),
     "opencode": ProxiedClient("opencode", ("anthropic", "openai", "gemini"), _opencode),
-    "codex": ProxiedClient(
-        "codex", ("openai",), lambda urls: Wiring(words=("-c", f'openai_base_url="{urls["openai"]}/v1"'))
-    ),
+    "codex": ProxiedClient("codex", ("openai",), _codex),
     "gemini-cli": ProxiedClient("gemini", ("gemini",), _gemini),
-    "claude": ProxiedClient(
-        "claude", ("anthropic",), lambda urls: Wiring({"ANTHROPIC_BASE_URL": urls["anthropic"], **_CLAUDE})
-    ),
-    "llm": ProxiedClient(
-        "llm",
-        ("anthropic", "openai"),
-        lambda urls: Wiring({"ANTHROPIC_BASE_URL": urls["anthropic"], "OPENAI_BASE_URL": urls["openai"] + "/v1"}),
-    ),
-    "aider": ProxiedClient(
-        "aider",
-        ("anthropic", "openai"),
-        lambda urls: Wiring({"ANTHROPIC_API_BASE": urls["anthropic"], "OPENAI_API_BASE": urls["openai"] + "/v1"}),
-    ),
+    "claude": ProxiedClient("claude", ("anthropic",), _claude),
+    "llm": ProxiedClient("llm", ("anthropic", "openai"), _llm),
+    "aider": ProxiedClient("aider", ("anthropic", "openai"), _aider),
 }
 
 

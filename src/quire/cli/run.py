@@ -119,21 +119,14 @@ def reach(model: str | None, base_url: str | None = None, explicit_cache: bool =
     if explicit_cache:
         check_explicit_cache(target)
     url = base_url or os.environ.get("QUIRE_BASE_URL") or address_for(target, os.environ)
-    if not url and is_embedded(target):
-        return _local()
-    transport = transport_for(
-        target, url, key_for(target, os.environ), proxies=not url, explicit_cache=explicit_cache, say=_say
-    )
-    return Connection(target, transport, {}, window=_server_window(target, url))
+    options: JsonObject = {}
+    if is_local := not url and is_embedded(target):
+        from quire.send.local import OPTIONS, local_target
 
-
-def _local() -> Connection:
-    from quire.send.connect import transport_for
-    from quire.send.local import OPTIONS, local_target
-
-    target, url = local_target(say=_say)
-    transport = transport_for(target, url)
-    return Connection(target, transport, dict(OPTIONS), is_local=True, window=_server_window(target, url))
+        (target, url), options = local_target(say=_say), dict(OPTIONS)
+    key = key_for(target, os.environ)
+    transport = transport_for(target, url, key, proxies=not url, explicit_cache=explicit_cache, say=_say)
+    return Connection(target, transport, options, is_local, _server_window(target, url))
 
 
 def _server_window(target: str, url: str | None) -> int:
@@ -181,7 +174,6 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     floor: float | None = None
 
     def meta(self) -> JsonObject:
-        """As the user's entry keeps it."""
         return {"runner": {"runner": self.runner, **msgspec.json.decode(msgspec.json.encode(self))}}
 
 

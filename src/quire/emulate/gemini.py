@@ -38,7 +38,6 @@ _STATUS = {
 
 
 def reply(exchange: EmulatedExchange) -> JsonObject:
-    """A whole reply."""
     return _answer(exchange, list(_parts(exchange)), "STOP")
 
 

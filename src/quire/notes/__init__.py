@@ -20,7 +20,7 @@ from quire.errors import DamageError, needs_extra
 from quire.items.sources import heading_lines
 from quire.log.store import Closing
 from quire.notes.note import Note, aliases, title_of
-from quire.notes.vault import NoteChange, Progress, Vault
+from quire.notes.vault import ENDINGS, NoteChange, Progress, Vault
 from quire.values import sha256_hex
 
 __all__ = ["Note", "NoteIndex", "Passage", "Vault"]
@@ -129,8 +129,6 @@ class Passage(msgspec.Struct, frozen=True):
 
 
 class IndexUpdate(msgspec.Struct, frozen=True):
-    """What an update found."""
-
     notes: int
     changed: int
     removed: int
@@ -209,7 +207,6 @@ class NoteIndex(Closing):
                 self._indexed[change.path] = change.note.sha256
 
     def _rewrite(self, change: NoteChange) -> None:
-        """A note's passages made anew."""
         old = [id for (id,) in self._conn.execute("SELECT id FROM chunks WHERE path = ?", (change.path,))]
         self._conn.execute("DELETE FROM chunks WHERE path = ?", (change.path,))
         documents = []
@@ -378,6 +375,6 @@ class Watching:
             paths = {Path(path) for _, path in batch}
             inside = {path.relative_to(root).as_posix() for path in paths if path.is_relative_to(root)}
             # Where a folder moved or went, everything is looked at.
-            only_notes = all(name.lower().endswith(self.index.vault.endings) for name in inside)
+            only_notes = all(name.lower().endswith(ENDINGS) for name in inside)
             self.index.update(only=inside if only_notes else None)
             self.updated.set()

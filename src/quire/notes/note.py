@@ -286,9 +286,14 @@ def is_within(path: str, folder: str) -> bool:
     return not top or top == "." or path.startswith(f"{top}/")
 
 
+def day_in(text: str) -> datetime | None:
+    """The first day that a text names, as 2025-01-20 or 20250120."""
+    match = re.search(r"(\d{4})-?(\d\d)-?(\d\d)", text)
+    return read_date("-".join(match.groups())) if match else None
+
+
 # The notes that a query asks about, with the fields that Dataview gives them.
 
-_DATE_IN_NAME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)")
 # What a task says by a sign instead of a field.
 _SIGNS = {"🗓️": "due", "🗓": "due", "📅": "due", "✅": "completion", "➕": "created", "🛫": "start", "⏳": "scheduled"}
 _SIGNED = re.compile(rf"({'|'.join(_SIGNS)})\s*(\d{{4}}-\d\d-\d\d)")
@@ -395,8 +400,7 @@ def _levels(tags: Sequence[str]) -> list[str]:
 
 def _day_of(pages: Pages, note: Note) -> datetime | None:
     """The day in a note's name, else in its field `date`."""
-    match = _DATE_IN_NAME.search(note.title)
-    day = read_date("-".join(match.groups())) if match else pages.page(note.path).get("date")
+    day = day_in(note.title) or pages.page(note.path).get("date")
     return day if isinstance(day, datetime) else None
 
 

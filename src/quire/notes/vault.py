@@ -54,9 +54,8 @@ class NoteChange(msgspec.Struct, frozen=True):
 class Vault:
     """A folder of notes; what is known of each is kept until its time or size changes."""
 
-    def __init__(self, root: str | Path, endings: tuple[str, ...] = ENDINGS) -> None:
+    def __init__(self, root: str | Path) -> None:
         self.root = Root(root)
-        self.endings = endings
         self.notes: dict[str, Note] = {}
         # Counts changes of notes: whatever was computed from all notes is stale once this has grown.
         self.revision = 0
@@ -98,7 +97,7 @@ class Vault:
     def _stats(self, only: set[str] | None) -> Iterator[tuple[str, os.stat_result]]:
         for path in self._paths() if only is None else sorted(only):
             hidden = any(part.startswith(".") or part in SKIPPED for part in path.split("/"))
-            stat = self._stat(path) if path.lower().endswith(self.endings) and not hidden else None
+            stat = self._stat(path) if path.lower().endswith(ENDINGS) and not hidden else None
             if stat is not None and stat.st_size > MAX_BYTES:
                 self._warn(path, f"left out: it has {stat.st_size:,} bytes; at most {MAX_BYTES:,} are read")
             elif stat is not None:
@@ -159,8 +158,8 @@ class Vault:
     def resolve(self, name: str) -> str:
         """A note's path by full path, else by its file's name if only one has it, else by an alias of its own."""
         bare = _bare(name)
-        for path in (bare, *(f"{bare}{ending}" for ending in self.endings)):
-            if path.lower().endswith(self.endings) and self._is_file(path):
+        for path in _with_endings(bare):
+            if path.lower().endswith(ENDINGS) and self._is_file(path):
                 return self.root.relative(self.root.resolve(path))
         self.known()
         return self._note_named(name)
@@ -174,7 +173,7 @@ class Vault:
     def _note_named(self, name: str) -> str:
         """The one note of those known that a name means."""
         bare = _bare(name)
-        paths = [path for path in (bare, *(f"{bare}{end}" for end in self.endings)) if path in self.notes]
+        paths = [path for path in _with_endings(bare) if path in self.notes]
         paths = paths[:1] or self._candidates(bare)
         if not paths:
             raise NotFound(f"there is no note {name!r}", hint="Check its path, or search the vault.")
@@ -184,11 +183,10 @@ class Vault:
 
     def _candidates(self, name: str) -> list[str]:
         """Notes with this file name: exactly, else but for case; of several, those whose folders fit too."""
-        alike = self._names().get(self._stem(_fold_case(name.rpartition("/")[2])), ())
+        alike = self._names().get(_stem(_fold_case(name)), ())
         for same in (lambda text: text, _fold_case):
-            stem = self._stem(same(name.rpartition("/")[2]))
-            named = [path for path in alike if self._stem(same(path.rpartition("/")[2])) == stem]
-            ends = tuple(f"/{same(name)}{ending}" for ending in ("", *self.endings))
+            named = [path for path in alike if _stem(same(path)) == _stem(same(name))]
+            ends = tuple(f"/{end}" for end in _with_endings(same(name)))
             fitting = [path for path in named if f"/{same(path)}".endswith(ends)]
             if named:
                 return fitting if len(fitting) == 1 else named
@@ -200,15 +198,10 @@ class Vault:
             names: dict[str, list[str]] = {}
             for path, note in sorted(self.notes.items()):
                 others = [f"alias {_fold_case(alias)}" for alias in aliases(note.fields)]
-                for name in dict.fromkeys([self._stem(_fold_case(path.rpartition("/")[2])), *others]):
+                for name in dict.fromkeys([_stem(_fold_case(path)), *others]):
                     names.setdefault(name, []).append(path)
             self._by_name = ((self.revision, len(self.notes)), names)
         return self._by_name[1]
-
-    def _stem(self, name: str) -> str:
-        """A file's name without the ending of a note."""
-        ending = next((ending for ending in self.endings if name.lower().endswith(ending)), "")
-        return name.removesuffix(name[len(name) - len(ending) :])
 
     def file(self, name: str, note: str = "") -> str:
         """A file that is no note: beside a note, by its path from the vault's top, or anywhere by its name."""
@@ -229,7 +222,6 @@ class Vault:
         return [self._item(path, text, "note"), *self._queries(path, text)]
 
     def images(self, name: str) -> list[JsonObject]:
-        """The images embedded in a note."""
         path = self.resolve(name)
         return self._images(path, self.text(path))
 
@@ -252,7 +244,6 @@ class Vault:
         return [self._item(path, text, "active_note", self._images(path, text)), *self._queries(path, text)]
 
     def selection(self, name: str, start: int, end: int) -> Item:
-        """Some lines of a note."""
         path = self.resolve(name)
         part = region_of(self.text(path), path, start, end, truncate=True)
         meta = {"source": "selection", "path": path, "title": title_of(path), "start_line": start, "end_line": end}
@@ -271,19 +262,6 @@ class Vault:
         if not paths:
             raise NotFound(f"there is no note in {folder!r}", hint="Folders are named from the vault's top.")
         return [self._item(path, self.text(path), "note") for path in paths]
-
-    def linked(self, name: str) -> tuple[list[str], list[str]]:
-        """The notes that a note links to, and the links that lead to no one note."""
-        path = self.resolve(name)
-        note = self.known()[path]
-        targets: dict[str, None] = {}
-        broken: list[str] = []
-        for link in note.links:
-            try:
-                targets[self.resolve(link.target)] = None
-            except QuireError:
-                broken.append(link.target)
-        return list(targets), broken
 
     def _item(self, path: str, text: str, source: str, images: list[JsonObject] | None = None) -> Item:
         stat = self.root.resolve(path).stat()
@@ -322,6 +300,18 @@ def _bare(name: str) -> str:
     if text.startswith(("[[", "![[")) and text.endswith("]]"):
         text = text.lstrip("!")[2:-2].partition("|")[0].partition("#")[0]
     return text.strip().lstrip("/")
+
+
+def _with_endings(name: str) -> tuple[str, ...]:
+    """What a note of this name may be called: as it stands, or with an ending."""
+    return (name, *(f"{name}{ending}" for ending in ENDINGS))
+
+
+def _stem(path: str) -> str:
+    """A file's name without the ending of a note."""
+    name = path.rpartition("/")[2]
+    ending = next((ending for ending in ENDINGS if name.lower().endswith(ending)), "")
+    return name[: len(name) - len(ending)]
 
 
 def _fold_case(text: str) -> str:

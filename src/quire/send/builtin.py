@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -20,9 +20,6 @@ from quire.items.sources import Root, at_hits, head, heading_lines
 from quire.items.symbols import definitions
 from quire.log.store import Store
 from quire.send.tools import Output, Tool, tool
-
-if TYPE_CHECKING:
-    from quire.recall import Recall
 
 # calculate: arithmetic by the syntax tree, with bounds on size and depth; nothing else can be named or called.
 
@@ -143,12 +140,12 @@ _LIMIT = 16_000
 _Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
 
-def recall_tool(store: Store, thread: str, searching: Recall | None = None, limit: int = _LIMIT) -> Tool:
+def recall_tool(store: Store, thread: str, limit: int = _LIMIT) -> Tool:
     """The tool `recall` for one thread, as RECALL_TOOL defines it; it finds nothing of any other thread."""
     from quire.recall import MOST, RECALL_TOOL, Recall
     from quire.recall.placement import VisibleEntries, look_up
 
-    asked = searching or Recall(store), thread, VisibleEntries(store, thread), limit // 4
+    asked = Recall(store), thread, VisibleEntries(store, thread), limit // 4
 
     def recall(query: str = "", handle: str = "", k: _Positive = 5, start: _Positive = 1) -> Output:
         if k > MOST:

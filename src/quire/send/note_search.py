@@ -17,7 +17,7 @@ from quire.assemble.telling import truncate
 from quire.assemble.user_message import escape_tags, printable_id
 from quire.errors import CallError
 from quire.notes import NoteIndex, Passage
-from quire.notes.note import Note
+from quire.notes.note import Note, day_in
 from quire.send.tools import Output, Tool, tool
 from quire.values import Entry
 
@@ -32,7 +32,6 @@ _COUNT = rf"(\d{{1,5}}|{'|'.join(_NUMBERS)})"
 _UNIT = "(day|week|month|year)"
 _MONTH = f"({'|'.join(_MONTHS)})"
 _NTH = r"(\d{1,2})(?:st|nd|rd|th)?"
-_DAY = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
 
 
 class TimeRange(msgspec.Struct, frozen=True):
@@ -42,15 +41,14 @@ class TimeRange(msgspec.Struct, frozen=True):
     last: date
 
     def holds(self, note: Note) -> bool:
-        """Whether a note is of this time."""
         return self.first <= day_of(note) <= self.last
 
 
 def day_of(note: Note) -> date:
     """The day of a note: the date in its name, else in its field `date` or `created`, else when it was changed."""
-    stated = [note.title, *(str(note.fields.get(name)) for name in ("date", "created"))]
-    named = (_date("-".join(match.groups())) for text in stated if (match := _DAY.search(text)))
-    return next(filter(None, named), None) or _local_day(note.mtime_ms)
+    stated = (note.title, *(str(note.fields.get(name)) for name in ("date", "created")))
+    day = next(filter(None, map(day_in, stated)), None)
+    return day.date() if day else _local_day(note.mtime_ms)
 
 
 def _back(day: date, days: int) -> date:
@@ -187,13 +185,6 @@ def _period(phrase: str, today: date) -> Days | None:
             except (ValueError, OverflowError):
                 return None
     return None
-
-
-def _date(text: str) -> date | None:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _local_day(ms: int) -> date:

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
@@ -352,7 +353,6 @@ class Http:
             raise self._as_error(request.provider, error) from error
 
     async def carry_out(self, call: CacheCall) -> JsonObject:
-        """A call for an explicit Gemini cache; its reply."""
         http = wire_of(call.provider).call
         url, headers = http.url(self.base_url, f"/{call.path}"), http.sent_headers(self.api_key)
         return await self._reply(call.provider, method=call.method, url=url, json=call.body or None, headers=headers)
@@ -438,9 +438,7 @@ class RetryingTransport:
 
     async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
         """The reply's events; an error behind the first one is the caller's."""
-        attempt = 0
-        while True:
-            attempt += 1
+        for attempt in count(1):
             # Every transport's stream is an async generator, whose closing ends the connection.
             events = cast(AsyncGenerator[JsonObject, Any], self.inner.stream(request))
             async with aclosing(events):

@@ -1,7 +1,4 @@
-"""A turn: what carrying one out needs of a thread and a runner, and where it stands by its entries alone.
-
-`quire.thread.Thread` is a `TurnThread`; this package does not know it.
-"""
+"""A turn: what carrying one out needs of a thread and a runner, and where it stands by its entries alone."""
 
 from __future__ import annotations
 
@@ -28,61 +25,38 @@ from quire.values import COUNTS, SPOKEN, Entry, JsonObject, Prompt, Reply, Reque
 
 
 class TurnThread(Protocol):
-    """A thread: appended to, asked for its next request."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def store(self) -> Store: ...
+    """A thread as a turn needs it; `quire.thread.Thread` says what each of these does."""
 
     summarise: Summarise
 
-    def append(self, *entries: Entry) -> list[Entry]:
-        """Put entries into the log, durably."""
-
-    def request(self, target: str, **options: Unpack[RequestOptions]) -> Request:
-        """The next request for "provider:model"; a rebase that is due is recorded first."""
-
-    def build(self, target: str) -> Built:
-        """What would be sent now, without recording anything."""
-
-    def room(self, target: str) -> int:
-        """How many tokens a request may take."""
-
-    def so_far(self, target: str) -> Prompt:
-        """The same as if no rebase were due."""
-
-    def recall_result(self, call: Entry) -> Entry:
-        """The result of a call of `recall`, which a request offers where a handle stands in it."""
-
-    def recall_unasked(self, target: str, share: float) -> list[Entry]:
-        """What the next request should bring back of what was left out, within a share of the budget."""
-
-    def reported(self, request: Request, reply: Reply, *, served: Served | None = None) -> object:
-        """A reply came: what it read from the cache is compared with what was predicted, or with an explicit cache."""
-
-    def learn_window(self, target: str, window: int, counted: int) -> None:
-        """A server takes `window` tokens, and counted so many in the request at hand: requests keep to that."""
-
-    def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry:
-        """The log's line for a request."""
+    @property
+    def name(self) -> str: ...
+    @property
+    def store(self) -> Store: ...
+    def append(self, *entries: Entry) -> list[Entry]: ...
+    def request(self, target: str, **options: Unpack[RequestOptions]) -> Request: ...
+    def build(self, target: str) -> Built: ...
+    def room(self, target: str) -> int: ...
+    def so_far(self, target: str) -> Prompt: ...
+    def recall_result(self, call: Entry) -> Entry: ...
+    def recall_unasked(self, target: str, share: float) -> list[Entry]: ...
+    def reported(self, request: Request, reply: Reply, *, served: Served | None = None) -> object: ...
+    def learn_window(self, target: str, window: int, counted: int) -> None: ...
+    def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry: ...
 
 
 # How a cycle talks to an engine: in role messages, or (quire.send.text_protocol) in one text.
 
 
 class ModelProtocol(Protocol):
-    """Requests out of a log, and a reader for what comes back."""
+    """Requests out of a log, the log's line for each, and a reader for what comes back.
 
-    def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
-        """The next request."""
+    A reader takes the stream's events: feed(event) -> entries, live() -> text, partial(), reply().
+    """
 
-    def sent_entry(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
-        """The log's line for it."""
-
-    def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> Any:
-        """Something to feed the stream's events to: feed(event) -> entries, live() -> text, partial(), reply()."""
+    def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request: ...
+    def sent_entry(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry: ...
+    def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> Any: ...
 
 
 class Messages(msgspec.Struct, frozen=True):
@@ -276,7 +250,6 @@ class TurnState:
 
     @property
     def next(self) -> Next:
-        """What is to be done now."""
         if self.user is None:
             return "nothing"
         if self._open:
