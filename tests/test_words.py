@@ -123,7 +123,7 @@ PARTICIPLES = frozenset(
     (
         "Audited Built Found Given Loaded Mended Placed Predicted Received Recorded Refused Resumed Saved Served Stopped "
         "Unchecked Watched _changed _connected answered applied attached awaited built changed checked closed configured "
-        "connected counted decorated disconnected done expired installed interrupted known locked malformed marked "
+        "connected counted decorated disconnected done expired installed interrupted known linked locked malformed marked "
         "missed moved noted packed passed pinned planned recalled recognised registered replied reported retrieved returned "
         "scaled sent served shared spoken tagged uncalibrated unchecked unfinished untouched watched"
     ).split()

@@ -78,6 +78,7 @@ def test_what_a_note_says_about_itself_is_known(vault: Vault) -> None:
     fields = {"tags": ["piano", "music/theory"], "rating": 4, "due": "2025-02-01", "teacher": {"name": "Ada"}}
     assert note.fields == fields
     assert note.links == (Link("api-docs", "Endpoints", "the docs"), Link("Gone"), Link("keys.png", embed=True))
+    assert vault.linked("Lesson 4") == (["Piano Lessons/api-docs.md"], ["Gone", "keys.png"])
     assert sorted(vault.known()) == ["Home/spec.md", "Piano Lessons/Lesson 4.md", "Piano Lessons/api-docs.md", "Work/spec.md", "Über.md"]  # fmt: skip
 
 

@@ -58,6 +58,7 @@ class Attachment(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
+        """What it is known as."""
         from quire.assemble.user_message import block
 
         return block(self.item).id if self.item is not None else f"{self.name} (image)"
@@ -329,6 +330,7 @@ class _Page(HTMLParser):
 
 
 def page_text(html: str) -> tuple[str, str]:
+    """The title and the text of a page."""
     page = _Page()
     page.feed(html)
     page.close()
@@ -386,6 +388,7 @@ def change_window(
 
 
 def action_lines(action: str, items: Sequence[Item]) -> list[str]:
+    """What was done, a line for each item."""
     did = {"add": "kept", "pin": "pinned", "unpin": "unpinned"}.get(action, "removed")
     return [f"{did} {_item_name(item)} ({counter().count(item.content):,} tokens)" for item in items]
 
@@ -399,6 +402,7 @@ WINDOW_COLUMNS = ("id", "item", "type", "tokens", "pinned")
 
 
 def window_rows(window: Window, types: Sequence[str] = (), limit: int | None = None) -> list[list[object]]:
+    """A line for each item, oldest first."""
     pinned = set(window.pinned)
     return [
         [item.id, kept_id(item), item.type, counter().count(item.content), "pinned" if item.id in pinned else ""]

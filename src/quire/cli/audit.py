@@ -119,6 +119,7 @@ def audit(
 
 
 def _tell(report: AuditReport, outcomes: Sequence[PolicyOutcome], top: int, html: Path | None, as_json: bool) -> None:
+    """The report on the screen, and as a page where one is wanted."""
     value = report.as_json()
     if outcomes:
         value["what_if"] = [{**msgspec.structs.asdict(outcome), "reuse": round(outcome.reuse, 4), "grounding": round(outcome.grounding, 4), "simulated": True} for outcome in outcomes]  # fmt: skip
@@ -467,5 +468,6 @@ def verify(places: Sequence[Path]) -> None:
 
 
 def _share(report: AuditReport, cause: str) -> float:
+    """What a cause lost, of all that went in."""
     lost = report.by_cause.get(cause)
     return lost.lost / max(1, report.total.input) if lost is not None else 0.0

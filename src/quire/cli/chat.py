@@ -230,6 +230,7 @@ class Session:
         self.connection: Connection | None = None
 
     def go_to(self, name: str) -> None:
+        """Go on in another thread."""
         self.thread = watched_thread(self.store, name, self.screen.note)
         if self.connection is not None:
             self.thread.use_window(self.target, self.connection.window)
@@ -263,12 +264,14 @@ class Session:
             self.connection = None
 
     def close(self) -> None:
+        """End the connection; the thread stays."""
         self._leave()
         self._loop.close()
 
     # Turns
 
     def attach(self, names: Iterable[str]) -> list[Attachment]:
+        """Put files or notes beside the next question."""
         items = [item for name in names for item in attached_items(name, self.kit.vault)]
         self.waiting += items
         return items

@@ -58,6 +58,7 @@ class PlannedRebase(msgspec.Struct, frozen=True):
         return bool(self.rebase.edits) and self.after < self.before
 
     def line(self) -> str:
+        """One line for people."""
         sizes = f"{self.before:,} tokens before, {self.after:,} after"
         return f"{sizes}; {self.by}" if self.by else sizes
 
@@ -157,6 +158,7 @@ def _answered_request(entry: Entry) -> AnsweredRequest:
 
 
 def money(usd: float | None, reported: bool = True) -> str:
+    """An amount for people."""
     if not reported:
         return "not reported"
     return "price not known" if usd is None else f"${usd:.4f}" if usd else "$0"

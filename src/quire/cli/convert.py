@@ -97,6 +97,7 @@ class ThreadGrowth(NamedTuple):
     fork_of: str = ""
 
     def line(self) -> str:
+        """One line for people."""
         came = count_of(self.entries, "entry", "entries") if self.entries else "nothing new"
         if self.fork_of:
             return f"{self.thread}: {came} behind the first {self.before} of {self.fork_of}, as edited in the file"

@@ -201,6 +201,7 @@ def read_verbatim(file: str) -> str:
 
 
 def read_json(file: str) -> Any:
+    """The JSON value of FILE or stdin."""
     return value_of(read_text(file), file_label(file))
 
 
@@ -346,6 +347,7 @@ def console() -> Console:
 
 
 def style(*parts: str | Text | tuple[str, str]) -> Text:
+    """Words for a console, each with its style."""
     from rich.text import Text
 
     return Text.assemble(*parts)
@@ -415,6 +417,7 @@ class PlainScreen:
         self._quiet, self._open = quiet, False
 
     def event(self, event: Event) -> None:
+        """Something new while a turn runs."""
         if self._quiet:
             return
         if event.kind == "respond" and event.text:
@@ -512,6 +515,7 @@ def open_db(path: Place | None, create: bool = True) -> Store:
 
 
 def make_folder(place: Place) -> None:
+    """The folder of a database file, made when it is not there yet."""
     if isinstance(place, str):
         return
     try:
@@ -563,6 +567,7 @@ def is_file(source: str) -> bool:
 
 @contextmanager
 def open_thread(source: str, db: Place | None) -> Iterator[Store]:
+    """The store that holds a thread of that name."""
     from quire.log.store import has_thread
 
     try:

@@ -127,6 +127,7 @@ def passing_for(
 
 
 def port_option(default: int = 8765, help: str = "Where to listen; 0: any free port.") -> Callable[[Any], Any]:
+    """The option that says where something is served."""
     return option("--port", help, click.IntRange(0, 65535), default)
 
 
@@ -205,6 +206,7 @@ def _key(variable: str | None) -> str:
 
 
 def show_total(watcher: CacheWatcher) -> None:
+    """What all that passed came to."""
     total = watcher.grouping.total
     is_priced = total.requests > total.unpriced
     money, lost_money = (f"${total.usd:,.2f}", f" (${total.lost_usd:,.2f})") if is_priced else ("price not known", "")

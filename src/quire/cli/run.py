@@ -174,6 +174,7 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     floor: float | None = None
 
     def meta(self) -> JsonObject:
+        """As the user's entry keeps it."""
         return {"runner": {"runner": self.runner, **msgspec.json.decode(msgspec.json.encode(self))}}
 
 

@@ -436,9 +436,11 @@ class EmulatedProvider:
         return _refuse_finding(wrong[0]) if wrong else None
 
     def models(self, received: EmulatedRequest) -> EmulatedReply:
+        """The provider's models."""
         return self._reply(received, self.voice.model_list([*map(self.voice.model, self._models())]))
 
     def model(self, received: EmulatedRequest, name: str) -> EmulatedReply:
+        """One of the provider's models."""
         model = next((info for info in self._models() if info.model == name), None)
         if model is None:
             return self.refuse(received, Refuse(404, self.voice.unknown_model(name).message))
@@ -458,6 +460,7 @@ class EmulatedProvider:
         return self._reply(received, stored.reply)
 
     def simulator(self, wire: str, model: str) -> Simulator:
+        """The cache of a model."""
         target = self._target(wire, model)
         if target not in self._simulators:
             self._simulators[target] = Simulator(target)

@@ -42,6 +42,7 @@ _ERROR_TYPES = {
 
 
 def reply(exchange: EmulatedExchange) -> JsonObject:
+    """A whole message."""
     message: JsonObject = {
         "id": f"msg_{exchange.number:06d}",
         "type": "message",
@@ -264,6 +265,7 @@ _EXCEPTIONS = {
 
 
 def converse_reply(exchange: EmulatedExchange) -> JsonObject:
+    """A whole reply."""
     content = [_converse_block(exchange, part, index) for index, part in enumerate(exchange.parts)]
     return {
         "output": {"message": {"role": "assistant", "content": content}},

@@ -112,6 +112,7 @@ class Endpoints:
             return
 
     async def _answer_frame(self, socket: WebSocket, text: str, remembered: dict[str, StoredResponse]) -> None:
+        """Answer one WebSocket frame."""
         body, problem = _parse(text.encode())
         frame = as_object(body)
         if not problem and frame.get("type") != "response.create":

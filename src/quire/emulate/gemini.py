@@ -38,6 +38,7 @@ _STATUS = {
 
 
 def reply(exchange: EmulatedExchange) -> JsonObject:
+    """A whole reply."""
     return _answer(exchange, list(_parts(exchange)), "STOP")
 
 

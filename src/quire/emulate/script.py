@@ -73,6 +73,7 @@ class Script:
         self._waiting.appendleft(reply)
 
     def next(self, body: JsonObject) -> ScriptedAnswer:
+        """The answer to a request."""
         self._answered += 1
         if self._waiting:
             return answer(self._waiting.popleft())
@@ -87,6 +88,7 @@ class Script:
 
 
 def answer(reply: Reply) -> ScriptedAnswer:
+    """Take a scripted reply apart."""
     match reply:
         case Refuse():
             return ScriptedAnswer(refusal=reply)
@@ -108,12 +110,16 @@ def _refusal(reply: JsonObject) -> Refuse:
 
 
 class _ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call as a script writes it."""
+
     name: str
     args: Json = {}
     id: str = ""
 
 
 class _ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A reply as a script writes it."""
+
     thinking: str = ""
     text: str = ""
     calls: list[_ScriptedCall] = []

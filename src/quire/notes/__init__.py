@@ -129,6 +129,8 @@ class Passage(msgspec.Struct, frozen=True):
 
 
 class IndexUpdate(msgspec.Struct, frozen=True):
+    """What an update found."""
+
     notes: int
     changed: int
     removed: int
@@ -207,6 +209,7 @@ class NoteIndex(Closing):
                 self._indexed[change.path] = change.note.sha256
 
     def _rewrite(self, change: NoteChange) -> None:
+        """A note's passages made anew."""
         old = [id for (id,) in self._conn.execute("SELECT id FROM chunks WHERE path = ?", (change.path,))]
         self._conn.execute("DELETE FROM chunks WHERE path = ?", (change.path,))
         documents = []

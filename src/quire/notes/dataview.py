@@ -81,6 +81,7 @@ class DataviewReader:
         self.at = 0
 
     def query(self) -> DataviewQuery:
+        """The whole block."""
         kind = self._word()
         if kind == "calendar":
             raise FormatError("CALENDAR is not supported: it draws dots on a calendar; LIST or TABLE say as much")

@@ -222,6 +222,7 @@ class Vault:
         return [self._item(path, text, "note"), *self._queries(path, text)]
 
     def images(self, name: str) -> list[JsonObject]:
+        """The images embedded in a note."""
         path = self.resolve(name)
         return self._images(path, self.text(path))
 
@@ -244,6 +245,7 @@ class Vault:
         return [self._item(path, text, "active_note", self._images(path, text)), *self._queries(path, text)]
 
     def selection(self, name: str, start: int, end: int) -> Item:
+        """Some lines of a note."""
         path = self.resolve(name)
         part = region_of(self.text(path), path, start, end, truncate=True)
         meta = {"source": "selection", "path": path, "title": title_of(path), "start_line": start, "end_line": end}
@@ -262,6 +264,17 @@ class Vault:
         if not paths:
             raise NotFound(f"there is no note in {folder!r}", hint="Folders are named from the vault's top.")
         return [self._item(path, self.text(path), "note") for path in paths]
+
+    def linked(self, name: str) -> tuple[list[str], list[str]]:
+        """The notes that a note links to, and the links that lead to no one note."""
+        targets: dict[str, None] = {}
+        broken: list[str] = []
+        for link in self.known()[self.resolve(name)].links:
+            try:
+                targets[self.resolve(link.target)] = None
+            except QuireError:
+                broken.append(link.target)
+        return list(targets), broken
 
     def _item(self, path: str, text: str, source: str, images: list[JsonObject] | None = None) -> Item:
         stat = self.root.resolve(path).stat()

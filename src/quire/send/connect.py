@@ -46,6 +46,7 @@ from quire.values import JsonObject, Request, sha256_hex
 
 
 def sdk_transport(call: ModelCall, base_url: str, api_key: str, timeout_s: float) -> Transport:
+    """A transport over the SDK that a format's call names."""
     transport, extra = _SDKS[call.sdk]
     with needs_extra(f"the {call.sdk.replace('google.genai', 'google-genai')} SDK is not installed", extra):
         return transport(call, base_url, api_key, timeout_s)
@@ -173,6 +174,7 @@ class Gemini(SdkTransport):
         self.errors = (self._api_error, self._misfit, self._http.HTTPError, OSError)
 
     async def carry_out(self, call: CacheCall) -> JsonObject:
+        """A call for an explicit cache; its reply."""
         with self._in_our_words(call.provider):
             caches, body = self._connected().aio.caches, call.body
             match call.method:
@@ -493,6 +495,7 @@ def has_explicit_cache(target: str) -> bool:
 
 
 def check_explicit_cache(target: str) -> None:
+    """An error for a model without explicit caches."""
     if not has_explicit_cache(target):
         raise CallError(
             f"{target} has no explicit caches",

@@ -115,6 +115,7 @@ class Journal:
         self._kept_at = float("-inf")
 
     def is_due(self) -> bool:
+        """Whether the last note is old enough for the next."""
         return time.monotonic() - self._kept_at >= self._every_s
 
     def keep(self, blocks: list[dict[str, str]], tip: Entry) -> None:

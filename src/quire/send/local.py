@@ -122,12 +122,14 @@ class LocalServer:
             return int(json.load(reply)["default_generation_settings"]["n_ctx"])
 
     def log(self) -> str:
+        """What the engine has logged so far."""
         if self._log is None:
             return ""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
     def post(self, path: str, body: JsonObject) -> Json:
+        """One JSON request to the server."""
         data = json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
         try:

@@ -41,6 +41,7 @@ class TimeRange(msgspec.Struct, frozen=True):
     last: date
 
     def holds(self, note: Note) -> bool:
+        """Whether a note is of this time."""
         return self.first <= day_of(note) <= self.last
 
 

@@ -353,6 +353,7 @@ class Http:
             raise self._as_error(request.provider, error) from error
 
     async def carry_out(self, call: CacheCall) -> JsonObject:
+        """A call for an explicit Gemini cache; its reply."""
         http = wire_of(call.provider).call
         url, headers = http.url(self.base_url, f"/{call.path}"), http.sent_headers(self.api_key)
         return await self._reply(call.provider, method=call.method, url=url, json=call.body or None, headers=headers)

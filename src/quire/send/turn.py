@@ -250,6 +250,7 @@ class TurnState:
 
     @property
     def next(self) -> Next:
+        """What is to be done now."""
         if self.user is None:
             return "nothing"
         if self._open:

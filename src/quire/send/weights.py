@@ -76,6 +76,7 @@ MODELS: dict[str, Model] = {
 
 
 def model_named(name: str) -> Model:
+    """A model of the list."""
     if name not in MODELS:
         raise CallError(f"there is no model {name!r} to install", hint="Known: " + ", ".join(MODELS) + ".")
     return MODELS[name]
