@@ -227,13 +227,24 @@ def test_nothing_to_do_is_an_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_what_reads_on_other_cores_ends_with_who_asked_for_it(tmp_path: Path, kind: signal.Signals) -> None:
-    end = "signal.signal(signal.SIGTERM, lambda *_: exit(1))"
-    work = f"if __name__ == '__main__':\n    {end}\n    list(on_cores(2)(time.sleep, [600, 600]))"
-    (tmp_path / "work.py").write_text(f"import signal, time\nfrom quire.audit import on_cores\n{work}\n")
-    process = subprocess.Popen([sys.executable, tmp_path / "work.py"], stderr=subprocess.PIPE, start_new_session=True)
-    below = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    until(lambda: len(below.read_text().split()) == 3)  # one of them watches over what they share
-    workers = below.read_text().split()[1:]
+    work = """
+import os, signal, time
+from quire.audit import on_cores
+
+def sleep(folder):
+    open(f"{folder}/{os.getpid()}", "w").close()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: exit(1))
+    list(on_cores(2)(sleep, ["at-work"] * 2))
+"""
+    (tmp_path / "work.py").write_text(work)
+    (tmp_path / "at-work").mkdir()
+    words = [sys.executable, tmp_path / "work.py"]
+    process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True)
+    until(lambda: len(os.listdir(tmp_path / "at-work")) == 2)
+    workers = os.listdir(tmp_path / "at-work")
     os.killpg(process.pid, kind) if kind == signal.SIGINT else process.send_signal(kind)  # as a terminal does
     assert b"SpawnProcess" not in process.communicate(timeout=600)[1]
     until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), "they go on")

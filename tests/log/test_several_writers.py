@@ -104,7 +104,7 @@ def test_an_append_goes_behind_whatever_others_write_meanwhile(tmp_path: Path, m
 def test_a_lock_that_outlasts_the_patience_is_a_conflict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connection, "BUSY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connection, "BUSY_TIMEOUT_S", 0.6)
     monkeypatch.setattr(connection, "SILENT_S", 0.1)
     path = tmp_path / "q.db"
     with SqliteStore(path) as store, SqliteStore(path) as holder:
