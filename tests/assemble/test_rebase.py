@@ -71,6 +71,22 @@ def test_old_results_become_handles_that_name_their_original() -> None:
     assert edit["freed"] > 0
 
 
+@pytest.mark.parametrize(
+    "end",
+    ["ValueError: tenant 'kofi-9' has no plan", "==== 3 failed, 57 passed in 4.2s ====", "make: *** [all] Error 1"],
+)
+def test_a_handle_tells_that_what_it_stands_for_failed(end: str) -> None:
+    entries = [values.user("Have the tests pass.")]
+    for n in range(40):
+        cases = "".join(f"tests/test_mod_{n}.py::test_case_{n}_{case} PASSED\n" for case in range(60))
+        entries += read(n, {"path": str(n)}, cases + end)
+    entries += [values.respond("done")]
+    rebased = first_cut(list(chain(entries)), Policy(budget=16_000, handles=0.2))
+    handles = [edit["replacement"] for edit in rebased.rebase["edits"] if edit["action"] == "handle"]
+    assert handles
+    assert [text for text in handles if not text.endswith(end)] == []
+
+
 @pytest.mark.parametrize("share", [0.02, 0.1, 0.3])
 def test_the_larger_the_results_the_deeper_the_cut_and_few_epochs_are_short(share: float) -> None:
     """Without a share for handles, as much is kept as lets an epoch last: less, the larger each result is."""

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from quire.assemble import Policy
-from quire.assemble.telling import likeliest, telling, telling_behind
+from quire.assemble.telling import likeliest, telling, telling_behind, tells_failure
 from quire.assemble.user_message import ItemBlock, Library, UserMessage, UserTurn, call_text, say
 from quire.providers.convert import draft_for, holds_blocks, own_blocks, pairs, takes_words
 from quire.tokens import (
@@ -222,10 +222,13 @@ def handle_text(text: str, tokens: int, handle: str) -> str:
 
 
 def naming_handle(text: str, handle: str, used: Container[str], named_elsewhere: Container[str]) -> str:
-    """The handle of a text with words that are likely to be named again in place of its tail, and no longer."""
+    """The handle of a text with words that are likely to be named again in place of its tail, and no longer.
+
+    A tail that ends with a failure stays: nothing else in the handle would tell of it.
+    """
     head = _head(text)
     mark = _MARK.search(handle, len(head))
-    if mark is None:
+    if mark is None or tells_failure(handle.rpartition("\n")[2]):
         return handle
     room = counter().count(handle) - counter().count(f"{head}\n\n{mark[0]}")
     named = likeliest(telling_behind(text, len(head)), room, used, named_elsewhere)

@@ -36,6 +36,7 @@ from quire.assemble.telling import (
     report_label,
     settles,
     telling,
+    tells_failure,
     truncate,
     weights,
     within,
@@ -150,8 +151,8 @@ _CHANGES = re.compile(
 _NAMES = re.compile(r"(?i)path|file|ur[il]$|(?:^|_)id$|name$")
 # So many failures are told, and so many things left open: the newest.
 _FEW = {"Open": 5, "Failed": 3}
-# What speaks of a failure, within so many characters of what a call gave; and going to a folder in front of a command.
-_FAILS, _FAILURE = re.compile(r"(?i)fail|error|exception|panic|fatal|denied|refused|cannot|not found"), 20_000
+# A failure is looked for in so many characters of what a call gave; and going to a folder in front of a command.
+_FAILURE = 20_000
 _FOLDER = re.compile(r"^cd \S+ ?(?:&&|;) ?")
 # A plan that the model keeps: steps with their states in a call (`update_plan`, `TodoWrite`), or boxes in its words.
 _STEP = ("content", "step", "task", "title", "description", "text")
@@ -345,7 +346,7 @@ def _next_steps(steps: list[str]) -> list[str]:
 def _failure(text: str) -> str:
     """What a failed call says of it: from the first line on that speaks of a failure, else from the first."""
     lines = [flat for line in text[:_FAILURE].split("\n") if (flat := _flat(line))]
-    speaks = (at for at, line in enumerate(lines) if _FAILS.search(line) and not is_code(line))
+    speaks = (at for at, line in enumerate(lines) if tells_failure(line))
     return first_words(_flat("\n".join(lines[next(speaks, 0) :])[:_LONGEST]), _DECISION_CHARS)
 
 

@@ -342,6 +342,17 @@ def is_code(sentence: str) -> bool:
     return call is not None and sentence.find(")", call.end()) > 0 and not _PROSE.search(sentence)
 
 
+# What speaks of a failure.
+_FAILS = re.compile(
+    r"(?i)fail|error|exception|panic|fatal|denied|refused|cannot|not found|exited with (?:code|status) [1-9]"
+)
+
+
+def tells_failure(line: str) -> bool:
+    """Whether a line of what a tool gave says that something failed: "2 failed, 9 passed", and not code that could."""
+    return _FAILS.search(line) is not None and not is_code(line)
+
+
 class _Sentence(NamedTuple):
     """A sentence of a user's message: whether they typed it or pasted it, and where words of command stand in it."""
 
