@@ -238,6 +238,19 @@ def test_a_reply_that_was_not_recorded_is_an_error(tmp_path: Path) -> None:
     assert "thread.record(reply)" in raised.value.hint
 
 
+def test_a_reply_is_recorded_once(tmp_path: Path) -> None:
+    thread = opened(tmp_path)
+    thread.user("What lies there?")
+    thread.request(TARGET)
+    thread.record(Reply((quire.respond("A spoon."),), Usage(), id="r1"))
+    with pytest.raises(CallError, match="r1 is recorded already"):
+        thread.record(Reply((quire.respond("A spoon."),), Usage(), id="r1"))
+    thread.user("And here?")
+    thread.request(TARGET)
+    thread.record(Reply((quire.respond("A fork."),), Usage(), id="r1"))  # of a server that names all alike
+    assert [entry.text for entry in thread if entry.kind == "respond"] == ["A spoon.", "A fork."]
+
+
 def test_paths_are_files_and_pictures(tmp_path: Path) -> None:
     (tmp_path / "readme.md").write_text("How to begin.")
     (tmp_path / "dot.png").write_bytes(b"\x89PNG fake")
