@@ -329,7 +329,10 @@ class Session:
         (target, transport, *_), runner = self._ready(kit)
         # Asked here: a question within the event loop would keep it from ending at Ctrl-C.
         decisions = {call.call_id: self._decide(call) for call in look(self.store, self.thread.name, runner).doubtful}
-        decide = lambda call: decisions.get(call.call_id, "interrupted")  # noqa: E731
+
+        def decide(call: Entry) -> Decision:
+            return decisions.get(call.call_id, "interrupted")
+
         carried = run(self.thread, target, transport, runner, on_event=self.screen.event, decide=decide)
         try:
             outcome = self._loop.run(carried, context=copy_context())
