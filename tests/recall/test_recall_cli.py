@@ -36,6 +36,14 @@ def test_recall_prints_a_table_and_says_when_it_searched_by_words_alone(db: Path
     )
 
 
+def test_of_a_long_entry_what_was_asked_for_is_shown(db: Path) -> None:
+    lines = [f"line {n} says nothing of note" for n in range(60)]
+    with open_store(db) as store:
+        store.append("long", [values.respond("\n".join([*lines[:40], "the harbour code is K-77", *lines[40:]]))])
+    (row,) = run("recall", "harbour code", "--db", db, "--thread", "long", "--words").splitlines()[1:]
+    assert "line 0 says nothing ... the harbour code is K-77" in row
+
+
 def test_recall_prints_json_with_the_entries_and_their_reasons(db: Path) -> None:
     out = json.loads(run("recall", "key", "--db", db, "--json", "--neighbours", "1"))
     assert out["by"] == "words"

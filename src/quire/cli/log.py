@@ -428,10 +428,10 @@ def recall(
         kind_list = [kind.strip() for kind in kinds.split(",")] if kinds else None
         hits = searching.search(text, k, scope, thread=thread, before=before, kinds=kind_list, neighbours=neighbours)
         lacking = searching.without_meaning(thread)
-    _print_entries(hits, searching.by, lacking, explain, as_json)
+    _print_entries(text, hits, searching.by, lacking, explain, as_json)
 
 
-def _print_entries(hits: Sequence[Hit], by: str, lacking: int, explain: bool, as_json: bool) -> None:
+def _print_entries(text: str, hits: Sequence[Hit], by: str, lacking: int, explain: bool, as_json: bool) -> None:
     """The hits, and how many entries could only be found by words."""
     if lacking:
         who = count_of(lacking, "entry", "entries")
@@ -441,7 +441,7 @@ def _print_entries(hits: Sequence[Hit], by: str, lacking: int, explain: bool, as
     if hits and not relevant(hits) and not as_json:
         echo("nothing relevant was found; the nearest:", err=True)
     value = {"by": by, "without_meaning": lacking, "relevant": relevant(hits), "hits": msgspec.to_builtins(hits)}
-    rows = [row for hit in hits for row in _entry_rows(hit)]
+    rows = [row for hit in hits for row in _entry_rows(hit, text)]
     answer(as_json, value, partial(_print_hits, ["thread", "seq", "kind"], rows, explain))
 
 
@@ -478,12 +478,16 @@ def _print_hits(columns: list[str], rows: Sequence[HitRow], explain: bool) -> No
     print_table([*columns, "score", *parts, "text"], listed)
 
 
-def _entry_rows(hit: Hit) -> list[HitRow]:
-    """A hit and its neighbours, in the order of the log."""
-    from quire.recall.document import document
+def _entry_rows(hit: Hit, query: str) -> list[HitRow]:
+    """A hit and its neighbours, in the order of the log; of a long one what the query's words stand in."""
+    from quire.recall.document import document, passage
 
     return [
-        ([hit.thread, entry.seq, entry.kind], hit if entry.id == hit.id else None, shorten(document(entry).text))
+        (
+            [hit.thread, entry.seq, entry.kind],
+            hit if entry.id == hit.id else None,
+            shorten(passage(document(entry).text, 90, query)),
+        )
         for entry in hit.neighbours or (hit.entry,)
     ]
 
