@@ -126,6 +126,14 @@ def test_no_statement_of_sqlite_numbers_its_placeholders() -> None:
     assert [str(path) for path, text in texts if isinstance(text, str) and re.search(r"[=,(] ?\?\d", text)] == []
 
 
+def test_properties_that_are_kept_hold_no_lock_that_a_fork_could_leave_held() -> None:
+    """Those of functools do up to Python 3.11: they come from `quire.values`."""
+    uses = {
+        path.name for path in SRC.rglob("*.py") if re.search(r"functools import .*cached_property", path.read_text())
+    }
+    assert uses == {"values.py"}
+
+
 def test_the_public_names_are_these() -> None:
     assert sorted(quire.__all__) == [
         "Assembly", "AsyncThread", "Entry", "Fitter", "Item", "Policy", "QuireError", "Reply", "Request", "Thread", "Usage", "Window",

@@ -7,7 +7,6 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import islice, zip_longest
 from typing import Protocol
 
@@ -34,6 +33,7 @@ from quire.values import (
     Reply,
     Request,
     Text,
+    cached_property,
     canonical,
     sha256_hex,
 )

@@ -8,7 +8,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property, wraps
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
 
@@ -34,7 +34,19 @@ from quire.providers.models import named_target
 from quire.providers.rules import GrowingCheck, require
 from quire.providers.wires import events_in, feed, parse_reply
 from quire.thread_state import CHECKPOINT_EVERY_READ, ThreadState, changed_policy, changes, policy_for, within
-from quire.values import Entry, Envelope, Item, Json, JsonObject, LazyRows, Prompt, Reply, Request, RequestOptions
+from quire.values import (
+    Entry,
+    Envelope,
+    Item,
+    Json,
+    JsonObject,
+    LazyRows,
+    Prompt,
+    Reply,
+    Request,
+    RequestOptions,
+    cached_property,
+)
 
 if TYPE_CHECKING:
     from quire.providers.cache_marks import Marker

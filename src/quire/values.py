@@ -6,15 +6,29 @@ Values know their own shape and their bytes; how they are stored, counted or ren
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
 
 import msgspec
 
 from quire.errors import CallError, FormatError
+
+if TYPE_CHECKING:
+    from functools import cached_property as cached_property
+else:
+
+    class cached_property(functools.cached_property):
+        """As in functools, without the lock that it has up to Python 3.11: a child forked meanwhile would wait for ever."""
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            value = instance.__dict__[self.attrname] = self.func(instance)
+            return value
+
 
 # JSON as it arrives from outside; parsed and checked once, at the edge.
 Json: TypeAlias = Any

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import TypeAlias
 
 import msgspec
@@ -38,6 +37,7 @@ from quire.values import (
     Text,
     Think,
     ToolSet,
+    cached_property,
     result_text,
 )
 

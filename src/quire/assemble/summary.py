@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import TypeAlias
 
 import msgspec
@@ -42,7 +42,7 @@ from quire.assemble.telling import (
     within,
 )
 from quire.tokens import counter
-from quire.values import Entry, result_text
+from quire.values import Entry, cached_property, result_text
 
 # An earlier summary, read back: what was listed, what was named, and how much went unlisted even then.
 

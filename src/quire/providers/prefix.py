@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from itertools import accumulate, chain, compress, count, islice
 from operator import is_, is_not, ne
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
@@ -12,7 +11,7 @@ from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject, Lines, as_list, canonical, sha256_hex
+from quire.values import Json, JsonObject, Lines, as_list, cached_property, canonical, sha256_hex
 
 # Rows that grow: values are computed only for the items behind those that the row before held.
 

@@ -6,7 +6,6 @@ import json
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -40,6 +39,7 @@ from quire.values import (
     Result,
     Text,
     Think,
+    cached_property,
     result_text,
     result_words,
 )

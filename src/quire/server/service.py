@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,7 +32,7 @@ from quire.server.follow import Follower, Readers
 from quire.server.turns import Turns
 from quire.telemetry import watched
 from quire.thread import Thread, open_store
-from quire.values import Entry, Json, JsonObject, sha256_hex
+from quire.values import Entry, Json, JsonObject, cached_property, sha256_hex
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal, ParamSpec
 
 import msgspec
@@ -13,7 +12,7 @@ import msgspec
 from quire.errors import FormatError
 from quire.providers.models import ModelInfo, data, model_info
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject, as_object, as_text, canonical
+from quire.values import Json, JsonObject, as_object, as_text, cached_property, canonical
 
 if TYPE_CHECKING:
     from quire.providers.prefix import Path, Unit, Walk
