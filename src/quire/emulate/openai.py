@@ -25,10 +25,22 @@ from quire.values import Call, Json, JsonObject, Text, Think, as_object, as_obje
 
 
 def chat_reply(exchange: EmulatedExchange) -> JsonObject:
-    head = {"id": f"chatcmpl-{exchange.number:06d}", "object": "chat.completion", "created": exchange.at_ms // 1000}
-    ended = {"logprobs": None, "finish_reason": "tool_calls" if exchange.calls else "stop"}
-    choice = {"index": 0, "message": _message(exchange), **ended}
-    return {**head, "model": exchange.model, "choices": [choice], "usage": usage(exchange)}
+    """A whole completion."""
+    return {
+        "id": f"chatcmpl-{exchange.number:06d}",
+        "object": "chat.completion",
+        "created": exchange.at_ms // 1000,
+        "model": exchange.model,
+        "choices": [
+            {
+                "index": 0,
+                "message": _message(exchange),
+                "logprobs": None,
+                "finish_reason": "tool_calls" if exchange.calls else "stop",
+            }
+        ],
+        "usage": usage(exchange),
+    }
 
 
 def _message(exchange: EmulatedExchange) -> JsonObject:
@@ -138,6 +150,7 @@ CHAT = ReplyForm(
 
 
 def responses_reply(exchange: EmulatedExchange) -> JsonObject:
+    """A whole response."""
     body = exchange.body
     response: JsonObject = {
         "id": f"resp_{exchange.number:06d}",
