@@ -76,6 +76,18 @@ def test_what_moves_in_tools_that_stand_in_one_and_calls_that_stay_open_are_told
     assert _cause_of("gemini", open_, {"contents": [said[0], call, result, *said[1:]]}) == "unpaired"
 
 
+@pytest.mark.parametrize(("field", "role"), [("messages", "system"), ("input", "developer")])
+def test_an_instruction_behind_the_first_message_is_part_of_the_conversation(field: str, role: str) -> None:
+    said: list[Body] = [
+        {"role": who, "content": text} for who, text in ((role, "Work."), ("user", "Hi"), ("user", "?"))
+    ]
+    late = {"role": role, "content": "Be brief."}
+    rows = {"ttl": (said, [*said, late]), "edited": ([*said, late], [*said, said[1], late]), "system-changed": (said, said[1:])}  # fmt: skip
+    pauses = {"ttl": 10**9}
+    for cause, bodies in rows.items():
+        assert _cause_of("openai", *({field: row} for row in bodies), pause_ms=pauses.get(cause, 1)) == cause
+
+
 def test_a_text_alone_and_as_the_one_block_of_a_list_are_the_same() -> None:
     """Clients mark the newest message, which needs a block, and write it as plain text once it is older."""
     system, plain = "Work.", [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]

@@ -165,6 +165,15 @@ def local(system: str, *said: str, read: int) -> SentCall:
     return SentCall("r", "openai-chat", "smollm2", {"messages": given}, Usage(380 + 30 * len(said), read))
 
 
+def reordered(*tools: str, given: str) -> SentCall:
+    """A request to Gemini whose tools Quire put into another order than the application gave."""
+    bodies = [
+        {"contents": [{"role": "user", "parts": [{"text": RULES}]}], "tools": [{"functionDeclarations": row}]}
+        for row in ([{"name": name} for name in names] for names in (tools, given.split()))
+    ]
+    return SentCall("r", "gemini", "gemini-2.5-flash", bodies[0], Usage(3_000), given=bodies[1])
+
+
 def small(call: SentCall) -> SentCall:
     return msgspec.structs.replace(call, model="claude-haiku-4-5")
 
@@ -186,6 +195,14 @@ MOVED, HI = (LONG, "An answer.", "Second."), ("Hi", "Yes")
         (sent("Hi"), sent("Hi", "Yes", "More", at_s=60), "provider", "provider", "likely"),
         # What came where nothing of its kind stood moves all behind it.
         (sent("Hi"), offering(sent("Hi", "Yes", "More"), "find"), "client", "tools-changed", "certain"),
+        # The application's own tools came or went, in whatever order they were sent on.
+        (
+            reordered("read", "edit", given="edit read"),
+            reordered("read", "edit", "find", given="find edit read"),
+            "client",
+            "tools-changed",
+            "certain",
+        ),
         (headless(local("", *HI, read=365)), local("Tea.", *HI, "So", read=3), "client", "system-changed", "certain"),
         # Partly read: what stands in front of the moved byte was; behind it nothing could be.
         (sent(*MOVED), sent(LONG + "?", *MOVED[1:], read=1_700), "client", "edited", "certain"),

@@ -134,7 +134,11 @@ def verdict(before: SentCall, now: SentCall, units: Units, size: Callable[[Unit]
         return None
     cause, confidence, place, note = _cause(pair)
     set_by_quire = cause == "settings" and not _changed_settings(before.given or before.body, now.given)
-    if now.given and cause not in _SIDES and (_moved_by_quire(before, now, place) if place else set_by_quire):
+    if (
+        now.given
+        and cause not in _SIDES
+        and (_moved_by_quire(before, now, place, (cause, note)) if place else set_by_quire)
+    ):
         cause, note = "quire", f"{CAUSES[cause][0]}{': ' if note else ''}{note}"
     if cause == "minimum":
         lost = 0  # there was nothing that could have been read
@@ -151,11 +155,17 @@ def verdict(before: SentCall, now: SentCall, units: Units, size: Callable[[Unit]
     )
 
 
-def _moved_by_quire(before: SentCall, now: SentCall, place: Moved) -> bool:
-    """Whether Quire moved the byte: the application's own requests extend each other, or never held what moved."""
+def _moved_by_quire(before: SentCall, now: SentCall, place: Moved, moved: tuple[str, str]) -> bool:
+    """Whether Quire moved the byte: the application's own requests extend each other, or never held what moved.
+
+    What moved in them for the same reason is the application's doing, in whatever order the rest of it was sent.
+    """
     old, new = (units_of(call, call.given or None) for call in (before, now))
-    if first_moved(old, new) is None:
+    own_place = first_moved(old, new)
+    if own_place is None:
         return True
+    if moved_cause(old, new, own_place) == moved:
+        return False
     was, is_now, _ = place
     sent = {unit.hashes for unit in new}
     return was.section != "system" and (was.hashes in sent if is_now is None else is_now.hashes not in sent)

@@ -26,7 +26,10 @@ def units_of(call: SentCall, body: JsonObject | None = None) -> tuple[Unit, ...]
         return ()
     wire = wire_of(call.provider, body)
     body = _in_blocks(body, wire.layout.field)
-    return (*wire.layout.head(body), *map(partial(_KNOWN.unit, wire), wire.layout.messages(body), count()))
+    said = list(map(partial(_KNOWN.unit, wire), wire.layout.messages(body), count()))
+    talks = next((at for at, unit in enumerate(said) if unit.section == "messages"), len(said))
+    # An instruction behind the first message is part of the conversation, not of the system prompt.
+    return (*wire.layout.head(body), *said[:talks], *(unit.at(unit.path[-1], "messages") for unit in said[talks:]))
 
 
 class KnownUnits:
@@ -131,8 +134,8 @@ def _as_json(value: Json) -> Json:
 
 def moved_cause(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
     was, now, offset = place
-    if was is now and was.section == "system":
-        return "system-changed", "there was none before"
+    if was.section == "system" and (now is None or was is now):
+        return "system-changed", "it is gone" if now is None else "there was none before"
     if (
         now is not None
         and was is not now

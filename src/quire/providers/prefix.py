@@ -134,11 +134,12 @@ class Unit(msgspec.Struct, frozen=True, dict=True):
         """Whether a block carries a mark."""
         return any(is_marked(part.value) for part in self.parts)
 
-    def at(self, place: int) -> Unit:
-        """The same message at another place, with all that was made of it already."""
-        if self.path[-1] == place:
+    def at(self, place: str | int, section: Section | None = None) -> Unit:
+        """The same message at another place, or in another section, with all that was made of it already."""
+        section = section or self.section
+        if (self.path[-1], self.section) == (place, section):
             return self
-        moved = msgspec.structs.replace(self, path=(*self.path[:-1], place))
+        moved = msgspec.structs.replace(self, path=(*self.path[:-1], place), section=section)
         moved.__dict__.update(self.__dict__)
         return moved
 
