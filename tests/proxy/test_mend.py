@@ -282,6 +282,17 @@ def on(branch: str, turn: int, rule: str = "") -> Body:
     return given
 
 
+def test_what_is_told_behind_a_marked_message_is_stored_with_it() -> None:
+    mender, [before, now] = Mender(["retrieved"]), [in_system(claude(turn), turn) for turn in (1, 2)]
+    mender.mend(before, ABOUT)
+    sent = mender.mend(now, ABOUT).body
+    assert sent is not None
+    *front, told = sent["messages"][-1]["content"]
+    assert "Page 2 says this." in told["text"]
+    assert told["cache_control"] == {"type": "ephemeral"}
+    assert front == [{"type": "text", "text": TALK[2]}]
+
+
 def test_what_is_again_as_it_was_first_is_told_again() -> None:
     states = ["main", "mend", "main", "main"]
     sent = mended(on(branch, turn) for turn, branch in enumerate(states, 1))

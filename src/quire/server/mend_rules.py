@@ -151,12 +151,12 @@ def tail_text(last: JsonObject, text: str, wire: str, info: ModelInfo) -> tuple[
             piece = {"type": "input_text", "text": text}
             return last, [{"type": "message", "role": "developer", "content": [piece]}]
         case "anthropic" if last.get("role") == "user":
-            return {**last, "content": [*as_blocks(last.get("content")), {"type": "text", "text": text}]}, []
+            return {**last, "content": _joined_blocks(as_blocks(last.get("content")), text)}, []
         case "openai-chat" if last.get("role") == "user":
             content = last.get("content")
             if isinstance(content, str):
                 return {**last, "content": f"{content}\n\n{text}"}, []
-            return {**last, "content": [*(content or ()), {"type": "text", "text": text}]}, []
+            return {**last, "content": _joined_blocks(list(content or ()), text)}, []
         case "openai-chat" if last.get("role") == "tool" and not info.features.template:
             return last, [{"role": "system", "content": text}]
         case "gemini" if last.get("role") == "user" and all("text" in part for part in last.get("parts") or ()):
@@ -166,6 +166,14 @@ def tail_text(last: JsonObject, text: str, wire: str, info: ModelInfo) -> tuple[
 
 def as_blocks(content: Json) -> list[Json]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+
+
+def _joined_blocks(blocks: list[Json], text: str) -> list[Json]:
+    """Blocks with a text behind them; a mark at their end goes on to it, or the text would be paid for twice."""
+    last, mark = blocks[-1] if blocks else None, {}
+    if isinstance(last, dict):
+        blocks[-1], mark = bare(last), {name: last[name] for name in MARKS if name in last}
+    return [*blocks, {"type": "text", "text": text, **mark}]
 
 
 # JSON keys in the order first sent.
