@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -62,6 +63,13 @@ UNKNOWN = [
     ("gemini", GEMINI.format(model="gemini-3.6-flahs"), CONTENTS, 404, "models/gemini-3.6-flahs is not found"),
     ("bedrock", NOVA.format(model="us.does-not-exist-model-v1:0"), CONVERSE, 400, "model identifier is invalid"),
 ]  # fmt: skip
+
+
+def test_a_server_leaves_the_programs_logging_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("uvicorn")
+    monkeypatch.setattr(logger, "handlers", [])
+    with emulator("anthropic"):
+        assert logger.handlers == []
 
 
 @pytest.mark.parametrize(("provider", "path", "body", "status", "message"), UNKNOWN, ids=lambda value: str(value)[:22])

@@ -200,7 +200,8 @@ def server_config(app: Any, **more: Any) -> Any:
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
     usual = {"timeout_graceful_shutdown": 1, "http": http_protocol(), "ws": WebSocketsSansIOProtocol}
-    return uvicorn.Config(app, log_level="critical", access_log=False, **{**usual, **more})
+    # Logging is the program's own: set up anew by each server, it was loud while the next one started.
+    return uvicorn.Config(app, log_level="critical", log_config=None, access_log=False, **{**usual, **more})
 
 
 class BackgroundServer:
