@@ -419,6 +419,9 @@ def test_before_close_whoever_works_is_stopped(store: Store) -> None:
     store.append("t", users("a"))
     store.close()
     assert ended == [1]
+    for use in (lambda: store.info("t"), lambda: store.append("t", users("b"))):
+        with pytest.raises(CallError, match="was closed here before"):
+            use()
 
 
 def test_recall_finds_by_words_and_by_meaning_and_forgets_what_is_deleted(store: Store) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from serving import PLACES, SseReader, new_place, served, user
 
 from quire import values
-from quire.errors import ConflictError
+from quire.errors import ConflictError, QuireError
 from quire.log import own_fence
 from quire.server.remote_store import HttpStore
 from quire.server.service import ServiceLimits
@@ -234,6 +234,13 @@ def test_a_turn_is_held_with_an_idempotency_key_as_without(replicas: list[httpx.
     until(lambda: hold() == (200, "event: held"))
     route = replicas[0].get("/api/openapi.json").json()["paths"]["/api/threads/{name}/hold"]["post"]
     assert "Idempotency-Key" not in [parameter["name"] for parameter in route["parameters"]]
+
+
+def test_a_turn_cannot_be_held_at_a_service_that_does_not_answer(tmp_path: Path) -> None:
+    with served(tmp_path / "q.db") as client:
+        store = HttpStore(str(client.base_url))
+    with store, pytest.raises(QuireError, match="does not answer"), store.turn_lock("t"):
+        pass
 
 
 def test_a_turn_that_cannot_be_held_for_want_of_readers_is_free(tmp_path: Path) -> None:

@@ -30,6 +30,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def was_closed(place: object) -> CallError:
+    """What is said of a store that is used behind its end."""
+    return CallError(f"{place} was closed here before", hint="Open it again: quire.open(…), or quire.connect(…).")
+
+
 async def off_loop(work: Callable[..., _Made], *args: Any, **named: Any) -> _Made:
     """Call `work` in another OS thread; see `to_the_end`."""
     import asyncio  # here and below: who only prints a command's help need not load it

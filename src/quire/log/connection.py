@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from quire.errors import CallError, ConflictError, QuireError, VersionError
-from quire.log import OWNER_ALONE
+from quire.log import OWNER_ALONE, was_closed
 from quire.values import sha256_hex
 
 BUSY_TIMEOUT_S = 60.0
@@ -189,7 +189,7 @@ def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
             hint="Try again when the other process has finished writing.",
         )
     if isinstance(error, sqlite3.ProgrammingError):
-        return CallError(f"{path} was closed here before", hint="Open it again: quire.open(…).")
+        return was_closed(path)
     if os.path.isfile(path) and not _allows(path, os.R_OK):
         return CallError(f"cannot read {path}: permission denied", hint="Check who may read it.")
     if _code(error) in _UNWRITABLE and os.path.isfile(path) and not may_write(path):

@@ -24,6 +24,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from quire.errors import CallError, ConflictError, QuireError, VersionError
+from quire.log import was_closed
 from quire.log.connection import ReadOnly, sql
 
 Connection: TypeAlias = psycopg.Connection[Any]
@@ -247,7 +248,7 @@ class Database:
         try:
             conn = self.pool.getconn()
         except PoolClosed as error:
-            raise QuireError(f"the store at {self.name} is closed", hint="Open it again.") from error
+            raise was_closed(self.name) from error
         try:
             result = work(conn)
         except BaseException:

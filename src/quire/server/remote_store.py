@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote
@@ -325,19 +325,28 @@ class HttpStore(ClosingStore, _Part, log.store.Forking):
             headers["idempotency-key"] = str(uuid.uuid4())
         for wait_s in (*_WAITS_S, None):
             try:
-                reply = self._client.request(method, path, content=content, headers=headers)
+                reply = self._open_client.request(method, path, content=content, headers=headers)
                 # An earlier attempt may still be carried out, or too many came at once.
                 under_way = reply.status_code == 409 and "Idempotency-Key is under way" in reply.text
                 if wait_s is None or not (reply.status_code == 429 or under_way):
                     break
             except httpx.HTTPError as error:
                 if wait_s is None:
-                    problem = f"{self.url} does not answer: {str(error) or type(error).__name__}"
-                    raise QuireError(problem, hint="Is `quire serve` running there?") from error
+                    raise self._no_answer(error) from error
             time.sleep(wait_s)
         if reply.status_code >= 400:
             raise error_of(reply)
         return msgspec.json.decode(reply.content) if reply.content else None
+
+    @property
+    def _open_client(self) -> httpx.Client:
+        if self._client.is_closed:
+            raise log.was_closed(self.url)
+        return self._client
+
+    def _no_answer(self, error: Exception) -> QuireError:
+        problem = f"{self.url} does not answer: {str(error) or type(error).__name__}"
+        return QuireError(problem, hint="Is `quire serve` running there?")
 
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
         check_name(thread)
@@ -346,21 +355,27 @@ class HttpStore(ClosingStore, _Part, log.store.Forking):
     @contextmanager
     def _lock(self, thread: str) -> Iterator[int]:
         """Hold the thread at the service, which takes it back, too, when this connection ends."""
+        import httpx
+
         path = f"/api/threads/{quote(thread, safe='')}"
-        with self._client.stream("POST", f"{path}/hold") as reply:
-            if reply.status_code >= 400:
-                reply.read()
-                raise error_of(reply)
-            # Held in a variable: thrown away, it would end the connection, and the turn with it.
-            lines = reply.iter_lines()
-            data = next(line for line in lines if line.startswith("data: "))
-            turn = msgspec.json.decode(data[6:])
+        with ExitStack() as held:
             try:
-                yield int(turn["hold"])
+                reply = held.enter_context(self._open_client.stream("POST", f"{path}/hold"))
+                if reply.status_code >= 400:
+                    reply.read()
+                    raise error_of(reply)
+                # Held in a variable: thrown away, it would end the connection, and the turn with it.
+                lines = reply.iter_lines()
+                data = next((line for line in lines if line.startswith("data: ")), "data: {}")
+                turn = msgspec.json.decode(data[6:], type=Hold)
+            except (httpx.HTTPError, msgspec.DecodeError) as error:
+                raise self._no_answer(error) from error
+            try:
+                yield int(turn.hold)
             finally:
                 # A service that does not answer any more holds nothing, or will see the connection end.
                 with suppress(QuireError):
-                    self._ask("POST", f"{path}/release", turn)
+                    self._ask("POST", f"{path}/release", {"hold": turn.hold})
 
     def _end(self) -> None:
         """Close the connections; what the service holds stays."""
