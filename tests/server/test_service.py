@@ -1,6 +1,7 @@
 """The service over HTTP: threads and entries, what is refused, and what is written once however often it is sent."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -140,6 +141,9 @@ def test_the_page_for_machines_names_every_route(client: httpx.Client) -> None:
     assert named == {(route.method, route.path) for route in all_routes()}
     # No two are the same, nor called the same.
     assert len(named) == len({route.operation for route in all_routes()}) == len(all_routes())
+    # What it defines is used, and what a route says of itself is said whole.
+    assert {*re.findall(r"#/components/schemas/(\w+)", json.dumps(page))} == set(page["components"]["schemas"])
+    assert "`stop` ends it." in page["paths"]["/api/threads/{name}/turns"]["post"]["description"]
 
 
 def said_of(line: str) -> str:

@@ -1,5 +1,6 @@
 """Nobody reaches another tenant's threads or records, by whichever route; and no key is to be found anywhere."""
 
+import itertools
 import logging
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from serving import PLACES, new_place, served, user
 
 from quire import open_store
 from quire.log.store import is_server
-from quire.server import Route, service
+from quire.server import Route, follow, service
 from quire.server.app import Running, all_routes
 from quire.server.proxy import CacheWatcher, Passing, ProxyOptions
 from quire.server.remote_store import CALLS
@@ -158,6 +159,28 @@ def test_the_first_key_closes_the_service(request: pytest.FixtureRequest, monkey
             key = Keys(own).add("first", "default", 0)
             assert client.get("/api/threads").status_code == 401
             assert client.get("/api/threads", headers={"authorization": f"Bearer {key}"}).status_code == 200
+
+
+def test_a_key_that_is_revoked_reads_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "KEYS_CACHED_S", 0.0)
+    monkeypatch.setattr(follow, "ADMITTED_S", 0.0)
+    with served(tmp_path / "q.db") as client, open_own(tmp_path / "q.db") as own:
+        keys = Keys(own)
+        told, held = ({"authorization": f"Bearer {keys.add(name, 'default', 0)}"} for name in ("told", "held"))
+        say = lambda: client.post("/api/threads/t/entries", json={"entries": [user("Hi")]}, headers=told)  # noqa: E731
+        say()
+        with (
+            client.stream("GET", "/api/threads/t/events", headers=held) as events,
+            client.stream("POST", "/api/threads/t/hold", headers=held) as turn,
+        ):
+            lines = events.iter_lines()
+            assert "id: 1" in itertools.islice(lines, 4)
+            keys.revoke(keys.list()[1].id)
+            say()
+            assert "id: 2" not in list(lines)
+            turn.read()  # it is given back, and ends
+        with client.stream("POST", "/api/threads/t/hold", headers=told) as turn:
+            assert turn.status_code == 200
 
 
 def test_no_answer_log_or_file_holds_a_key(

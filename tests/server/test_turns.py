@@ -196,6 +196,8 @@ def test_events_of_what_is_not_there(replicas: list[httpx.Client]) -> None:
     replicas[0].post("/api/threads/e/entries", json={"entries": [user("x")]})
     bad = replicas[0].get("/api/threads/e/events", headers={"last-event-id": "x"})
     assert (bad.status_code, bad.json()["hint"]) == (422, "Ids look like 17 or 17:40.")
+    ahead = replicas[0].get("/api/threads/e/events", headers={"last-event-id": "2:5"})
+    assert (ahead.status_code, ahead.json()["state"]["seq"], "from 0" in ahead.json()["hint"]) == (409, 1, True)
 
 
 @pytest.mark.parametrize("kind", PLACES)

@@ -334,6 +334,8 @@ def openapi(routes: Sequence[Route]) -> JsonObject:
     paths: dict[str, JsonObject] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_by_id, parts)
+    for route in routes:  # its fields are parameters now
+        parts.pop(f"{route.operation}_query", None)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -360,6 +362,7 @@ def _operation(route: Route, schemas: Mapping[int, JsonObject], parts: Mapping[s
     operation: JsonObject = {
         "operationId": route.operation,
         "summary": lines.partition("\n")[0],
+        "description": lines,
         "parameters": parameters,
         "responses": {**_success_response(route, schemas), **_problems(route)},
     }

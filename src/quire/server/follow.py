@@ -37,6 +37,8 @@ _LOOK_S = 0.1
 # So many changes are looked through for the threads that are followed; behind more, each of those is looked at.
 _CHANGES = 1000
 _ALIVE_S = 15.0
+# How long a reader is told of what comes without being asked again for its key.
+ADMITTED_S = 10.0
 
 
 class ThreadTail:
@@ -280,8 +282,10 @@ class Readers:
         self._most = most
         self._now: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def response(self, pieces: AsyncIterator[bytes]) -> StreamingResponse:
-        """The pieces as a stream, taken only as fast as the reader takes them."""
+    def response(
+        self, pieces: AsyncGenerator[bytes, None], admits_still: Callable[[], Awaitable[bool]]
+    ) -> StreamingResponse:
+        """The pieces as a stream, taken only as fast as the reader takes them, and as long as it is admitted."""
         from starlette.responses import StreamingResponse
 
         if len(self._now) >= self._most:
@@ -291,9 +295,15 @@ class Readers:
 
         async def counted() -> AsyncIterator[bytes]:
             """Make room when the reader leaves; that the response is forgotten may take until garbage is collected."""
+            asked = time.monotonic()
             try:
-                async for piece in pieces:
-                    yield piece
+                async with contextlib.aclosing(pieces):
+                    async for piece in pieces:
+                        if time.monotonic() > asked + ADMITTED_S:
+                            if not await admits_still():
+                                return
+                            asked = time.monotonic()
+                        yield piece
             finally:
                 self._now.discard(response)
 

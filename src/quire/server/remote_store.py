@@ -15,7 +15,7 @@ import inspect
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast, get_args, get_origin, get_type_hints
@@ -175,13 +175,13 @@ async def hold_turn(call: RouteCall) -> Any:
     turn = HeldTurn(call)
     try:
         await turn.taken
-        return call.service.readers.response(_hold_events(call, turn))
+        return call.service.stream(call, _hold_events(call, turn))
     except BaseException:
         turn.give_back()
         raise
 
 
-async def _hold_events(call: RouteCall, turn: HeldTurn) -> AsyncIterator[bytes]:
+async def _hold_events(call: RouteCall, turn: HeldTurn) -> AsyncGenerator[bytes, None]:
     try:
         yield named_bytes("held", Hold(turn.id))
         while not (call.service.ending.is_set() or turn.given_back.is_set()):

@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from quire.values import Entry, Json, JsonObject, cached_property, sha256_hex
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
+    from starlette.responses import StreamingResponse
 
     from quire.server.inspector import ThreadViews
     from quire.server.remote_store import HeldTurn
@@ -234,7 +235,7 @@ class Service:
 
         With `own_header` the key comes in x-quire-key alone: Authorization is the provider's.
         """
-        key = request_key(request, own_header)
+        key = request_key(request.headers, own_header)
         caller = request.client.host if request.client else ""
         name = DEFAULT_TENANT
         if await self._demands_key():
@@ -258,6 +259,16 @@ class Service:
                 headers={"retry-after": str(int(wait_s) + 1)},
             )
         return name
+
+    def stream(self, call: RouteCall, pieces: AsyncGenerator[bytes, None]) -> StreamingResponse:
+        """The pieces as a stream, which ends where the reader's key is revoked."""
+        return self.readers.response(pieces, partial(self._admits_still, call))
+
+    async def _admits_still(self, call: RouteCall) -> bool:
+        if not await self._demands_key():
+            return True
+        api_key = await off_loop(self.keys.find, request_key(call.headers))
+        return api_key is not None and api_key.tenant == call.tenant.name
 
     # What was done already
 
@@ -321,11 +332,11 @@ def _key_in_use(store: Store, mark: str) -> Iterator[None]:
         yield
 
 
-def request_key(request: HTTPConnection, own_header: bool = False) -> str:
-    quire_key = request.headers.get("x-quire-key")
+def request_key(headers: Mapping[str, str], own_header: bool = False) -> str:
+    quire_key = headers.get("x-quire-key")
     if quire_key or own_header:
         return quire_key or ""
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
 
 

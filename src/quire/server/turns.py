@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
@@ -18,7 +18,7 @@ from quire.providers.models import is_embedded, named_target, split_target
 from quire.providers.wires import wire_of
 from quire.send.connect import Via, transport_for
 from quire.send.cycle import Cycle, Decision, going_on, interrupted_result, last_target
-from quire.send.events import event_id
+from quire.send.events import event_id, read_id
 from quire.send.transport import Transport, address_for, close, endpoint_for, key_for
 from quire.send.turn import RECALL_SHARE, Limits, Runner, standing, usage_of, usd_of
 from quire.server import EVENTS, EntryJson, HttpRefusal, Model, RouteCall, entry_json, problem_of, route
@@ -394,7 +394,7 @@ def check_not_deleted(call: RouteCall) -> None:
 
 async def _answer(call: RouteCall, turn: RunningTurn, stream: bool) -> Any:
     if stream:
-        return call.service.readers.response(_events(call, turn))
+        return call.service.stream(call, _events(call, turn))
     outcome = await asyncio.shield(turn.task)
     if outcome.problem is not None:
         problem = outcome.problem
@@ -402,7 +402,7 @@ async def _answer(call: RouteCall, turn: RunningTurn, stream: bool) -> Any:
     return outcome
 
 
-async def _events(call: RouteCall, behind: str | RunningTurn) -> AsyncIterator[bytes]:
+async def _events(call: RouteCall, behind: str | RunningTurn) -> AsyncGenerator[bytes, None]:
     """A thread's events behind one of them; or a turn's, from its user entry on, then its outcome."""
     last, turn = (behind, None) if isinstance(behind, str) else (event_id(behind.began.result().seq - 1), behind.task)
     redact = call.service.redactor.bytes
@@ -441,12 +441,15 @@ EventId = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,15}(:[0-9]{1,9}(,[0-9]{
 async def follow_thread(call: RouteCall, last: EventId = "0") -> Any:
     """A thread's entries and what is being written, as they come; Last-Event-ID goes on where a reader was."""
     last = call.headers.get("last-event-id") or last
-    await off_loop(call.store.info, call.name)
+    info = await off_loop(call.store.info, call.name)
     try:
         msgspec.convert(last, EventId)
     except msgspec.ValidationError as error:
         raise HttpRefusal(422, f"{last[:80]!r} is no event's id", hint="Ids look like 17 or 17:40.") from error
-    return call.service.readers.response(_events(call, last))
+    if read_id(last)[0] > info.seq:
+        why = f"thread {call.name!r} ends at {info.seq}, before event {last}"
+        raise HttpRefusal(409, why, hint="It was made anew since: read it from 0.", state=info)
+    return call.service.stream(call, _events(call, last))
 
 
 ROUTES = (
