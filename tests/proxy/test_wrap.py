@@ -44,7 +44,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for each in CLIENTS.values():
         (tmp_path / each.command).write_text(CLIENT)
         (tmp_path / each.command).chmod(0o755)
-    for name in ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL", "PI_CODING_AGENT_DIR"):
+    for name in (
+        "ANTHROPIC_BASE_URL",
+        "OPENAI_BASE_URL",
+        "GOOGLE_GEMINI_BASE_URL",
+        "PI_CODING_AGENT_DIR",
+        "CODEX_HOME",
+    ):
         monkeypatch.delenv(name, raising=False)
     settings = {"HOME": tmp_path, "XDG_STATE_HOME": tmp_path / "state", "PATH": tmp_path}
     for name, value in {**settings, "BODY": json.dumps(body("Hi"))}.items():
@@ -92,6 +98,25 @@ def test_a_client_is_told_the_proxy_and_keeps_its_own_words(
     asks = any(name.startswith("ANTHROPIC") for name in names)
     assert f"stopped after {int(asks)} request" in shown
     assert (home / "state/quire/requests.jsonl").exists() is asks
+
+
+@pytest.mark.parametrize(
+    ("login", "address"),
+    [
+        ({"OPENAI_API_KEY": None, "tokens": {"id_token": "a"}}, "https://chatgpt.com/backend-api/codex"),
+        ({"OPENAI_API_KEY": "sk-1", "tokens": None}, ""),
+        (None, ""),
+    ],
+)
+def test_codex_asks_where_its_login_leads(
+    login: Any, address: str, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if login:
+        (home / ".codex").mkdir()
+        (home / ".codex/auth.json").write_text(json.dumps(login))
+    assert CLIENTS["codex"].address() == address
+    said, _ = wrapped(capfd, "codex")
+    assert said["args"][1].endswith('/v1"') is (not address)
 
 
 def test_its_code_its_log_and_a_base_url_that_was_set_are_kept(

@@ -296,11 +296,12 @@ class Wiring(msgspec.Struct, frozen=True):
 
 
 class ProxiedClient(msgspec.Struct, frozen=True):
-    """A client: its command, the providers it may ask, and its wiring by their addresses."""
+    """A client: its command, the providers it may ask, its wiring by their addresses, and where else its login leads."""
 
     command: str
     providers: tuple[str, ...]
     wire: Callable[[dict[str, str]], Wiring]
+    address: Callable[[], str] = lambda: ""
 
 
 def _pi(urls: dict[str, str]) -> Wiring:
@@ -330,7 +331,15 @@ def _gemini(urls: dict[str, str]) -> Wiring:
 
 
 def _codex(urls: dict[str, str]) -> Wiring:
-    return Wiring(words=("-c", f'openai_base_url="{urls["openai"]}/v1"'))
+    version = "" if _codex_address() else "/v1"  # behind ChatGPT's address there is none
+    return Wiring(words=("-c", f'openai_base_url="{urls["openai"]}{version}"'))
+
+
+def _codex_address() -> str:
+    """Where codex asks when ChatGPT's login pays, which OpenAI's own address does not know; "" with a key."""
+    file = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "auth.json"
+    auth = _settings(text_of(file) or "", str(file))
+    return "https://chatgpt.com/backend-api/codex" if auth.get("tokens") and not auth.get("OPENAI_API_KEY") else ""
 
 
 def _by_variables(**variables: str) -> Callable[[dict[str, str]], Wiring]:
@@ -346,7 +355,7 @@ _aider = _by_variables(ANTHROPIC_API_BASE="{anthropic}", OPENAI_API_BASE="{opena
 CLIENTS: dict[str, ProxiedClient] = {
     "pi": ProxiedClient("pi", ("anthropic", "openai", "gemini"), _pi),
     "opencode": ProxiedClient("opencode", ("anthropic", "openai", "gemini"), _opencode),
-    "codex": ProxiedClient("codex", ("openai",), _codex),
+    "codex": ProxiedClient("codex", ("openai",), _codex, _codex_address),
     "gemini-cli": ProxiedClient("gemini", ("gemini",), _gemini),
     "claude": ProxiedClient("claude", ("anthropic",), _claude),
     "llm": ProxiedClient("llm", ("anthropic", "openai"), _llm),
@@ -390,7 +399,8 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
         urls = {}
         for provider in wrapped.providers:
             # Where requests go on to: what was given, what a variable names already, else the provider.
-            target = checked_base_url(to or address_for(provider, os.environ) or endpoint_for(provider).base_url)
+            usual = address_for(provider, os.environ) or endpoint_for(provider).base_url
+            target = checked_base_url(to or wrapped.address() or usual)
             urls[provider] = stack.enter_context(Proxy(ProxyOptions(to=target, mender=mender), watcher)).url
         wiring = wrapped.wire(urls)
         for file, value in wiring.files.items():
