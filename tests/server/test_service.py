@@ -64,6 +64,7 @@ def test_a_conflict_says_how_the_thread_stands(client: httpx.Client) -> None:
         ("POST", "/api/threads/x/entries", {"json": {"entries": [{"kind": "user", "text": 1}]}}, 422),
         ("POST", "/api/threads/x/entries", {"json": {"entries": [FORGED]}}, 409),
         ("GET", "/api/threads/x/entries?after=-1", {}, 422),
+        ("POST", "/api/store/changes", {"json": {"arguments": {"after": 2**64 - 1}}}, 422),
         ("POST", "/api/threads/a%00b/entries", {"json": {"entries": []}}, 404),
         ("POST", "/api/threads/%FF/entries", {"json": {"entries": []}}, 404),
         ("GET", "/api/threads", {"headers": {"host": "evil.example"}}, 403),

@@ -40,10 +40,12 @@ from quire.values import Json, JsonObject, Think, as_objects, value_at
 
 if TYPE_CHECKING:
     import uvicorn
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as _HttpToolsProtocol
 
     _UvicornServer = uvicorn.Server
 else:
-    _UvicornServer = object  # uvicorn need not be installed; `class X(EndsAtOnce, uvicorn.Server)` brings it
+    # uvicorn need not be installed; `class X(EndsAtOnce, uvicorn.Server)` brings it.
+    _UvicornServer = _HttpToolsProtocol = object
 
 __all__ = ["BackgroundServer", "Cut", "Emulator", "EndsAtOnce", "Refuse", "Replies", "Reply", "Slow"]
 
@@ -96,82 +98,89 @@ class EndsAtOnce(_UvicornServer):
             await self.lifespan.shutdown()
 
 
-def http_protocol() -> type[asyncio.Protocol]:
+class BoundedHead(_HttpToolsProtocol):
     """uvicorn's reader of HTTP, which takes no endless head of a request and survives what a client sends instead."""
-    from httptools import HttpParserUpgrade, HttpRequestParser
+
+    _head, _data = 0, b""
+    # Of one server: who has not sent a whole head yet, the first to come first, and what ends the wait.
+    waiting: ClassVar[dict[BoundedHead, asyncio.TimerHandle]]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end_wait()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        if len(self.waiting) >= _MOST_HEADS:
+            oldest = next(iter(self.waiting))
+            oldest.end_wait()
+            oldest.transport.abort()
+        self.waiting[self] = self.loop.call_later(_HEAD_S, self.transport.abort)
+
+    def end_wait(self) -> None:
+        if timer := self.waiting.pop(self, None):
+            timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        # Some send an empty line behind a request.
+        if self._head >= 0 and self not in self.waiting and not data.isspace():
+            self._await_head()
+        self._head += len(data)
+        self._data = data
+        try:
+            super().data_received(data)
+        except Exception:  # the caller's fault, whatever it is: it alone is cut off
+            self.transport.abort()
+            # A WebSocket that failed while it was made would be waited for when the server ends.
+            self.connections -= {socket for socket in self.connections if socket.transport is self.transport}
+            return
+        if self._head > _HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"The head of the request is larger than {_HEAD_BYTES:,} bytes.")
+
+    def on_headers_complete(self) -> None:
+        self._head = -(2**63)  # until the next request of this connection
+        self.end_wait()
+        if not self._declines_upgrade():
+            super().on_headers_complete()
+            if self.cycle is not None and self.cycle.scope["http_version"] == "1.0":
+                _send_no_chunks(self.cycle)  # its task has not begun yet
+
+    def on_message_complete(self) -> None:
+        if not self._declines_upgrade():
+            super().on_message_complete()
+        self._head = 0
+
+    def _declines_upgrade(self) -> bool:
+        return self._offers_upgrade() and not self._should_upgrade()
+
+    def _offers_upgrade(self) -> bool:
+        # Who takes this server for a tunnel (HTTPS_PROXY) asks for no other protocol.
+        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+
+    def _unsupported_upgrade_warning(self) -> None:
+        if not self._offers_upgrade():
+            return
+        # Java's client asks for HTTP/2 this way. The parser takes no body behind such a head, so it is read anew without that.
+        from httptools import HttpParserUpgrade, HttpRequestParser
+
+        end = cast(HttpParserUpgrade, sys.exception()).args[0]
+        lines = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
+        lines += [b"%s: %s" % pair for pair in self.headers if pair[0] != b"upgrade"]
+        self.parser = HttpRequestParser(self)
+        super().data_received(b"\r\n".join([*lines, b"", self._data[end:]]))
+
+
+def http_protocol() -> type[asyncio.Protocol]:
+    """The reader of HTTP for one server."""
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    class BoundedHead(HttpToolsProtocol):
-        _head, _data = 0, b""
-        # Who has not sent a whole head yet, the first to come first, and what ends the wait.
+    class OfOneServer(BoundedHead, HttpToolsProtocol):
         waiting: ClassVar[dict[BoundedHead, asyncio.TimerHandle]] = {}
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._await_head()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self.end_wait()
-            super().connection_lost(exc)
-
-        def _await_head(self) -> None:
-            if len(self.waiting) >= _MOST_HEADS:
-                oldest = next(iter(self.waiting))
-                oldest.end_wait()
-                oldest.transport.abort()
-            self.waiting[self] = self.loop.call_later(_HEAD_S, self.transport.abort)
-
-        def end_wait(self) -> None:
-            if timer := self.waiting.pop(self, None):
-                timer.cancel()
-
-        def data_received(self, data: bytes) -> None:
-            # Some send an empty line behind a request.
-            if self._head >= 0 and self not in self.waiting and not data.isspace():
-                self._await_head()
-            self._head += len(data)
-            self._data = data
-            try:
-                super().data_received(data)
-            except Exception:  # the caller's fault, whatever it is: it alone is cut off
-                self.transport.abort()
-                # A WebSocket that failed while it was made would be waited for when the server ends.
-                self.connections -= {socket for socket in self.connections if socket.transport is self.transport}
-                return
-            if self._head > _HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response(f"The head of the request is larger than {_HEAD_BYTES:,} bytes.")
-
-        def on_headers_complete(self) -> None:
-            self._head = -(2**63)  # until the next request of this connection
-            self.end_wait()
-            if not self._declines_upgrade():
-                super().on_headers_complete()
-                if self.cycle is not None and self.cycle.scope["http_version"] == "1.0":
-                    _send_no_chunks(self.cycle)  # its task has not begun yet
-
-        def on_message_complete(self) -> None:
-            if not self._declines_upgrade():
-                super().on_message_complete()
-            self._head = 0
-
-        def _declines_upgrade(self) -> bool:
-            return self._offers_upgrade() and not self._should_upgrade()
-
-        def _offers_upgrade(self) -> bool:
-            # Who takes this server for a tunnel (HTTPS_PROXY) asks for no other protocol.
-            return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
-
-        def _unsupported_upgrade_warning(self) -> None:
-            if not self._offers_upgrade():
-                return
-            # Java's client asks for HTTP/2 this way. The parser takes no body behind such a head, so it is read anew without that.
-            end = cast(HttpParserUpgrade, sys.exception()).args[0]
-            lines = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
-            lines += [b"%s: %s" % pair for pair in self.headers if pair[0] != b"upgrade"]
-            self.parser = HttpRequestParser(self)
-            super().data_received(b"\r\n".join([*lines, b"", self._data[end:]]))
-
-    return BoundedHead
+    return OfOneServer
 
 
 def _send_no_chunks(cycle: Any) -> None:

@@ -115,7 +115,10 @@ def call_store(call: RouteCall, body: Arguments) -> Given:
     if store_call.name == "records.insert":
         # Built for number 0, they are rebuilt for the numbers they get.
         values = [[number_record(decode(row.body), row.text) for row in values[0]]]
-    gave = store_call.method(call.store)(*values)
+    try:
+        gave = store_call.method(call.store)(*values)
+    except OverflowError as error:  # a number that no database holds
+        raise HttpRefusal(422, f"in the arguments of {store_call.name}: {error}") from error
     return Given(list(gave) if isinstance(gave, collections.abc.Iterator) else gave)
 
 
