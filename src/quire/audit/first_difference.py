@@ -26,10 +26,10 @@ def units_of(call: SentCall, body: JsonObject | None = None) -> tuple[Unit, ...]
         return ()
     wire = wire_of(call.provider, body)
     body = _in_blocks(body, wire.layout.field)
-    said = list(map(partial(_KNOWN.unit, wire), wire.layout.messages(body), count()))
-    talks = next((at for at, unit in enumerate(said) if unit.section == "messages"), len(said))
+    units = list(map(partial(_KNOWN.unit, wire), wire.layout.messages(body), count()))
+    talks = next((at for at, unit in enumerate(units) if unit.section == "messages"), len(units))
     # An instruction behind the first message is part of the conversation, not of the system prompt.
-    return (*wire.layout.head(body), *said[:talks], *(unit.at(unit.path[-1], "messages") for unit in said[talks:]))
+    return (*wire.layout.head(body), *units[:talks], *(unit.at(unit.path[-1], "messages") for unit in units[talks:]))
 
 
 class KnownUnits:
