@@ -6,10 +6,9 @@ much room a provider has is not known.
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
@@ -54,9 +53,10 @@ class Way(NamedTuple):
 
 
 class RadixTree:
-    """All prompts of one cache, shared prefixes once."""
+    """All prompts of one cache, shared prefixes once; `timed` where it is asked when a prefix was stored or used."""
 
-    def __init__(self) -> None:
+    def __init__(self, timed: bool = True) -> None:
+        self.timed = timed
         self.root = Node(array("i"), 0, 0, None)
         self.size = 0
         # The latest path: a prompt is looked up, and then stored.
@@ -82,10 +82,14 @@ class RadixTree:
         way = self._way(ids)
         if way.stops_short:
             way.nodes[-1] = self._split(way.nodes[-1], way.last)
-        if way.done < len(ids):
-            parent = way.nodes[-1] if way.nodes else self.root
+        self.size += len(ids) - way.done
+        parent = way.nodes[-1] if way.nodes else self.root
+        if way.nodes and not (self.timed or parent.children):
+            # The same leaf goes on, so that a thread stays one node however often it grows.
+            parent.ids.extend(ids[way.done :])
+            way.ends[-1] = len(ids)
+        elif way.done < len(ids):
             parent.children[ids[way.done]] = leaf = Node(ids[way.done :], at_ms, at_ms, parent)
-            self.size += len(leaf.ids)
             way.nodes.append(leaf)
             way.ends.append(len(ids))
         for node in way.nodes:
@@ -126,31 +130,43 @@ def common_length(ids: array[int], other: array[int]) -> int:
 
 
 class RadixCache(Engine):
-    """SGLang: the longest common prefix in whole pages; the last token is always computed."""
+    """SGLang: the longest common prefix in whole pages; at least one token is always computed."""
 
     by_ids = True
     keeps_answers = True
+    # Requests that differ in one of these share nothing.
+    salts: ClassVar[tuple[str, ...]] = ("cache_salt", "extra_key")
 
     def __init__(self, info: ModelInfo, page: int | None = None) -> None:
         self._page = page or info.cache.step
-        self._trees: dict[str, RadixTree] = {}
-        self._salt = ""
+        self._trees: dict[tuple[str, ...], RadixTree] = {}
+        self._tree = RadixTree()
 
     def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
-        self._salt = f"{request.setting('cache_salt') or ''}\0{request.setting('extra_key') or ''}"
-        tree = self._trees.setdefault(self._salt, RadixTree())
-        matched = min(tree.match(request.ids), len(request.ids) - 1)
-        cause: Cause = "first" if not tree.size else ""
-        self._store(request.ids, at_ms)
+        salt = tuple(str(request.setting(name) or "") for name in self.salts)
+        self._tree = self._trees.setdefault(salt, RadixTree(timed=False))
+        cause: Cause = "first" if not self._tree.size else ""
+        pages = self._whole_pages(request.ids)
+        matched = min(self._tree.match(pages), len(request.ids) - 1)
+        self._tree.insert(pages, at_ms)
         return Shares(max(0, matched // self._page * self._page), cause=cause)
 
     def take_answer(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """Store the answer behind its prompt."""
-        self._store(prompt + answer, at_ms)
+        self._tree.insert(self._whole_pages(prompt + answer), at_ms)
 
-    def _store(self, ids: array[int], at_ms: int) -> None:
+    def _whole_pages(self, ids: array[int]) -> array[int]:
         whole = len(ids) // self._page * self._page
-        self._trees[self._salt].insert(ids if whole == len(ids) else ids[:whole], at_ms)
+        return ids if whole == len(ids) else ids[:whole]
+
+
+class BlockCache(RadixCache):
+    """vLLM: its pages are blocks, and one that is not full is never stored."""
+
+    salts = ("cache_salt",)
+
+    def __init__(self, info: ModelInfo, size: int | None = None) -> None:
+        super().__init__(info, size)
 
 
 # DeepSeek's cache: whole stored units or nothing.
@@ -185,50 +201,6 @@ class UnitCache(Engine):
     def take_answer(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
         """The end of the answer ends a unit too."""
         self._prompts.insert(prompt + answer, at_ms, unit=True)
-
-
-# vLLM's cache: full blocks of tokens, each keyed by its tokens and the key of the block before it.
-
-
-class BlockCache(Engine):
-    """Blocks of one size; a block that is not full is never stored."""
-
-    by_ids = True
-    keeps_answers = True
-
-    def __init__(self, info: ModelInfo, size: int | None = None) -> None:
-        self._size = size or info.cache.step
-        self._stored: set[bytes] = set()
-        self._salt = ""
-        # The request before: most of a new one repeats it, and its keys with it.
-        self._before: tuple[str, array[int], list[bytes]] = ("", array("i"), [])
-
-    def look(self, at_ms: int, request: EngineView, began_ms: int | None = None) -> Shares:
-        """Read leading blocks that are stored; at least one token is always computed."""
-        self._salt = str(request.setting("cache_salt") or "")
-        first: Cause = "" if self._stored else "first"
-        keys, same = self._keys(request.ids)
-        stored = next((place for place in range(same, len(keys)) if keys[place] not in self._stored), len(keys))
-        self._stored.update(keys[same:])
-        read = min(stored, max(0, len(request.ids) - 1) // self._size)
-        return Shares(read * self._size, cause=first)
-
-    def take_answer(self, prompt: array[int], answer: array[int], at_ms: int) -> None:
-        """Full blocks of prompt and answer are kept."""
-        keys, same = self._keys(prompt + answer)
-        self._stored.update(keys[same:])
-
-    def _keys(self, ids: array[int]) -> tuple[list[bytes], int]:
-        """The key of each full block, and how many of them the request before had, so that they are stored."""
-        salt, before, keys_before = self._before
-        same = common_length(before, ids) // self._size if salt == self._salt else 0
-        keys = keys_before[:same]
-        parent = keys[-1] if keys else hashlib.sha256(self._salt.encode()).digest()
-        for start in range(same * self._size, len(ids) - self._size + 1, self._size):
-            parent = hashlib.sha256(parent + ids[start : start + self._size].tobytes()).digest()
-            keys.append(parent)
-        self._before = (self._salt, ids, keys)
-        return keys, same
 
 
 # llama.cpp's server: the common token prefix with a slot's last prompt, and older prompts kept in host memory.
