@@ -19,7 +19,7 @@ from quire.archive.stored_conversations import (
 )
 from quire.archive.stored_turns import SessionWalk, anthropic_image, clients
 from quire.providers.usage import usage, usage_in
-from quire.values import Json, JsonObject, as_list, as_object, as_objects, value_at
+from quire.values import Image, Json, JsonObject, as_list, as_object, as_objects, value_at
 
 # Claude Code: lines by uuid; one reply is several lines of one message id; side chains are other conversations.
 
@@ -205,7 +205,7 @@ def _claude_attachment(line: JsonObject) -> list[JsonObject] | None:
         return []
     image = as_object(value_at(attachment, "content", "file"))
     if kind == "file" and image.get("base64") and str(image.get("type")).startswith("image/"):
-        return [anthropic_image((str(image["type"]), str(image["base64"])))]
+        return [anthropic_image(Image(str(image["type"]), str(image["base64"])))]
     words = "\n".join(_words(attachment, *texts[kind].split("."))) if kind in texts else ""
     name = attachment.get("filename") or attachment.get("path") or attachment.get("planFilePath") or ""
     about = f"{kind} {name}".rstrip()

@@ -51,7 +51,7 @@ from quire.errors import FormatError, NotFound
 from quire.providers.outgoing import parsed_arguments
 from quire.providers.usage import usage, usage_in
 from quire.providers.wires.frameworks import FAILED, SILENT_PARTS
-from quire.values import KINDS, Json, JsonObject, Usage, as_object, as_objects, value_at
+from quire.values import KINDS, Image, Json, JsonObject, Usage, as_object, as_objects, value_at
 
 _logger = logging.getLogger("quire")
 Value = TypeVar("Value")
@@ -299,7 +299,7 @@ def _pi_block(block: JsonObject | str) -> StoredBlock:
             signature, args = str(block.get("thoughtSignature") or ""), block.get("arguments")
             return StoredBlock(call_id=call_id, id=id, name=name, args=args, signature=signature)
         case "image":
-            return StoredBlock(image=(str(block.get("mimeType")), str(block.get("data"))))
+            return StoredBlock(images=(Image(str(block.get("mimeType")), str(block.get("data"))),))
         case "text":
             # The id of the item it came in, alone or among other facts.
             signature = str(block.get("textSignature") or "")
@@ -448,7 +448,7 @@ def _pydantic_part(part: JsonObject) -> Iterator[StoredBlock]:
         yield StoredBlock(call_id=call_id, name=name, args=args, signature=signature, id=str(part.get("id") or item_id))
     elif kind in ("tool-return", "builtin-tool-return") or (kind == "retry-prompt" and part.get("tool_name")):
         failed = kind == "retry-prompt" or part.get("outcome") in (*FAILED, "error")
-        media = [block for block in _pydantic_media(content) if block.left_out or block.image[1]]
+        media = [block for block in _pydantic_media(content) if block.left_out or block.images]
         value = [piece for piece in content if not _pydantic_kind(piece)] if isinstance(content, list) else content
         block = StoredBlock(text_or_json(value), call_id=call_id, name=name, is_result=True, error=failed)
         yield from with_media(block, media)

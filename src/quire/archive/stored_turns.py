@@ -6,7 +6,6 @@ opencode keeps such, and is read here: a database of either form, before that a 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import takewhile
@@ -31,9 +30,10 @@ from quire.archive.stored_conversations import (
     text_in,
 )
 from quire.errors import FormatError
+from quire.providers.convert import is_web, to_url
 from quire.providers.usage import usage_in
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject, Usage, as_object, as_objects, system, tools, value_at
+from quire.values import Image, Json, JsonObject, Usage, as_object, as_objects, system, tools, value_at
 
 
 @cache
@@ -104,9 +104,8 @@ class StoredBlock(msgspec.Struct, frozen=True):
     id: str = ""
     # Thinking that the provider hides: its signature is all there is.
     redacted: bool = False
-    # The media type and the base64 of an image, or its address alone; a result may hold several.
-    image: tuple[str, str] = ("", "")
-    images: tuple[tuple[str, str], ...] = ()
+    # One image, of which the block is made; or those that a result holds.
+    images: tuple[Image, ...] = ()
     # What the block is, where nothing of it can be taken along.
     left_out: str = ""
 
@@ -120,19 +119,15 @@ def media_block(media_type: str, data: str) -> StoredBlock:
     """A block of base64, or of an address that tells its media type: an image, or what is left out."""
     if not media_type.startswith("image/") or not data:
         return StoredBlock(left_out=f"{media_type or 'media'}")
-    return StoredBlock(image=("", data) if re.match("https?:", data) else (media_type, data))
+    return StoredBlock(images=(Image(url=data) if is_web(data) else Image(media_type, data),))
 
 
 def with_media(block: StoredBlock, media: Sequence[StoredBlock]) -> list[StoredBlock]:
     """A block and what was attached to it: the images of a result are part of it."""
     if not block.is_result:
         return [block, *media]
-    images = tuple(medium.image for medium in media if medium.image[1])
+    images = tuple(image for medium in media for image in medium.images)
     return [msgspec.structs.replace(block, images=images), *(medium for medium in media if medium.left_out)]
-
-
-def _url(image: tuple[str, str]) -> str:
-    return f"data:{image[0]};base64,{image[1]}" if image[0] else image[1]
 
 
 class StoredTurn(msgspec.Struct, frozen=True):
@@ -220,18 +215,17 @@ def _anthropic(turn: StoredTurn) -> Iterator[JsonObject]:
             blocks.append({"type": "redacted_thinking", "data": block.signature})
         elif block.thinking:
             blocks.append({"type": "thinking", "thinking": block.text, "signature": block.signature})
-        elif block.image[1]:
-            blocks.append(anthropic_image(block.image))
+        elif block.images:
+            blocks += map(anthropic_image, block.images)
         elif block.text.strip():
             blocks.append({"type": "text", "text": block.text})
     if blocks:
         yield {"role": "assistant" if turn.role == "assistant" else "user", "content": blocks}
 
 
-def anthropic_image(image: tuple[str, str]) -> JsonObject:
-    kind, data = image
-    source = {"type": "base64", "media_type": kind, "data": data} if kind else {"type": "url", "url": data}
-    return {"type": "image", "source": source}
+def anthropic_image(image: Image) -> JsonObject:
+    data = {"type": "base64", "media_type": image.media_type, "data": image.data}
+    return {"type": "image", "source": {"type": "url", "url": image.url} if image.url else data}
 
 
 def _gemini(turn: StoredTurn) -> Iterator[JsonObject]:
@@ -245,25 +239,25 @@ def _gemini(turn: StoredTurn) -> Iterator[JsonObject]:
             parts.append({"functionResponse": {**named, "response": reply, **pictures}})
         elif block.call_id:
             parts.append({"functionCall": {**named, "args": block.args or {}}, **signed})
-        elif block.image[1]:
-            parts.append(_gemini_image(block.image))
+        elif block.images:
+            parts += map(_gemini_image, block.images)
         elif block.text or block.signature:
             parts.append({"text": block.text, **({"thought": True} if block.thinking else {}), **signed})
     if parts:
         yield {"role": "model" if turn.role == "assistant" else "user", "parts": parts}
 
 
-def _gemini_image(image: tuple[str, str]) -> JsonObject:
-    kind, data = image
-    return {"inlineData": {"mimeType": kind, "data": data}} if kind else {"fileData": {"fileUri": data}}
+def _gemini_image(image: Image) -> JsonObject:
+    data = {"mimeType": image.media_type, "data": image.data}
+    return {"fileData": {"fileUri": image.url}} if image.url else {"inlineData": data}
 
 
 def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
     kind = "output_text" if turn.role == "assistant" else "input_text"
     for block in turn.blocks:
         item_id = {"id": block.id} if block.id else {}
+        pictures = [{"type": "input_image", "image_url": to_url(image)} for image in block.images]
         if block.is_result:
-            pictures = [{"type": "input_image", "image_url": _url(image)} for image in block.images]
             output = [{"type": "input_text", "text": block.text}, *pictures] if pictures else block.text
             yield {"type": "function_call_output", "call_id": block.call_id, "output": output}
         elif block.call_id:
@@ -275,8 +269,8 @@ def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
             summary = [{"type": "summary_text", "text": block.text}] if block.text else []
             sealed = {"encrypted_content": block.signature} if block.signature else {}
             yield {"type": "reasoning", "summary": summary, **sealed, **item_id}
-        elif block.image[1]:
-            yield {"role": "user", "content": [{"type": "input_image", "image_url": _url(block.image)}]}
+        elif pictures:
+            yield {"role": "user", "content": pictures}
         elif not block.left_out:
             yield {"type": "message", "role": turn.role, "content": [{"type": kind, "text": block.text}], **item_id}
 
@@ -286,9 +280,9 @@ def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
     calls: list[JsonObject] = []
     images: list[JsonObject] = []
     for block in turn.blocks:
+        pictures = [{"type": "image_url", "image_url": {"url": to_url(image)}} for image in block.images]
         if block.is_result:
             failed = {"_err": True} if block.error else {}
-            pictures = [{"type": "image_url", "image_url": {"url": _url(image)}} for image in block.images]
             answer = [{"type": "text", "text": block.text}, *pictures] if pictures else block.text
             yield {"role": "tool", "tool_call_id": block.call_id, "content": answer, **failed}
         elif block.call_id:
@@ -296,9 +290,8 @@ def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
             calls.append({"id": block.call_id, "type": "function", "function": called})
         elif block.thinking:
             thought += block.text
-        elif block.image[1]:
-            images.append({"type": "image_url", "image_url": {"url": _url(block.image)}})
         else:
+            images += pictures
             text += block.text
     if text or calls or images or thought:
         content: Json = [{"type": "text", "text": text}, *images] if images else text
