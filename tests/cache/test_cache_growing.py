@@ -100,11 +100,14 @@ def _by_ids(target: str, **options: int) -> Simulator:
     return Simulator(target, prompt_ids=lambda body: body["ids"], **options)
 
 
+@pytest.mark.parametrize(("target", "options"), [("vllm:m", {"size": 2}), ("sglang:m", {"page": 1})])
 @given(asked)
-def test_pages_are_read_as_far_as_they_are_stored(thread: list[tuple[list[int], list[int]]]) -> None:
+def test_pages_are_read_as_far_as_they_are_stored(
+    target: str, options: dict[str, int], thread: list[tuple[list[int], list[int]]]
+) -> None:
     """Against the rule itself: each full page by all ids up to its end."""
-    size, stored = 2, set[tuple[int, ...]]()
-    cache = _by_ids("vllm:m", size=size)
+    (size,), stored = options.values(), set[tuple[int, ...]]()
+    cache = _by_ids(target, **options)
 
     def store(ids: list[int]) -> None:
         stored.update(tuple(ids[:end]) for end in range(size, len(ids) + 1, size))
