@@ -159,15 +159,6 @@ def test_lives_are_measured_from_the_request_that_used_them_last() -> None:
     assert predicted[-1].cause == "ttl"
 
 
-def test_an_hour_s_entry_outlives_a_five_minute_one() -> None:
-    system, later = [text(600, "s", "1h")], user(text(600, "a", "5m"))
-    cache = simulator()
-    written = cache.step(0, claude(later, system=system))
-    read = cache.step(10 * MINUTE, claude(later, system=system))
-    assert split(written) == (0, 604, 604, 0)
-    assert split(read) == (604, 604, 0, 0)
-
-
 def test_under_the_minimum_nothing_is_written_and_nobody_is_told() -> None:
     cache = simulator()
     short = claude(user(text(500, "a", "5m")))

@@ -55,11 +55,6 @@ def growing() -> tuple[JsonObject, JsonObject]:
     return first, {**first, "messages": longer}
 
 
-def test_a_reply_that_reads_what_was_predicted_is_no_event() -> None:
-    first, second = growing()
-    assert event(first, second, predicted_read(first, second)) is None
-
-
 def test_small_differences_are_no_event() -> None:
     first, second = growing()
     expected, total = predicted_read(first, second), Watch(OPUS).sent(0, second).total
@@ -73,30 +68,31 @@ def test_small_differences_are_no_event() -> None:
     assert event(short, after, predicted_read(short, after) - 900) is None
 
 
-def test_the_same_bytes_in_time_and_marked_were_served_elsewhere() -> None:
-    first, second = growing()
-    found = event(first, second, 0)
-    assert (found.cause, found.foreseen, found.reported) == ("routing", False, 0)
-    assert found.predicted == found.reusable == predicted_read(first, second)
+FIRST, SECOND = growing()
+UNMARKED = thread(6, mark=False)
+LONGER = {**UNMARKED, "messages": [*UNMARKED["messages"], assistant(text(9, "z")), user(text(9, "y"))]}
+BARE = {**thread(7, mark=False), "system": many_words(3000, "s")}
+SMALL = claude(user(text(800, "a", "5m")))
+GROWN = claude(user(text(800, "a")), assistant(text(1, "b")), user(text(1, "c", "5m")))
+TOTAL = Watch(OPUS).sent(0, SECOND).total
+# Two requests, and how much of the second was read; the cause, and whether the simulation foresaw it.
+CAUSES: dict[str, tuple[JsonObject, JsonObject, int, dict[str, Any], tuple[str, bool]]] = {
+    "the same bytes, in time and marked": (FIRST, SECOND, 0, {}, ("routing", False)),
+    "a pause longer than the life": (FIRST, SECOND, 0, {"gap": 6 * MINUTE}, ("ttl", True)),
+    "a pause nearly as long": (FIRST, SECOND, 0, {"gap": 290_000}, ("ttl", False)),
+    "no mark": (UNMARKED, LONGER, 0, {}, ("marker", True)),
+    "no mark any more": (FIRST, BARE, 0, {}, ("moved", True)),
+    "under the minimum": (SMALL, GROWN, 0, {"target": "anthropic:claude-haiku-4-5"}, ("minimum", True)),
+    "more than predicted": (FIRST, SECOND, TOTAL, {"gap": 6 * MINUTE}, ("ttl", False)),
+    "more than another left": (thread(1, system=many_words(3000, "o")), thread(6), 8000, {}, ("routing", False)),
+}
 
 
-def test_a_pause_longer_than_the_life_is_the_cause_and_was_foreseen() -> None:
-    first, second = growing()
-    found = event(first, second, 0, gap=6 * MINUTE)
-    assert (found.cause, found.foreseen) == ("ttl", True)
-    early = event(first, second, 0, gap=290_000)
-    assert (early.cause, early.foreseen) == ("ttl", False)
-
-
-def test_a_missing_mark_is_the_cause() -> None:
-    first, second = growing()
-    bare = {**second, "messages": thread(7, mark=False)["messages"], "system": many_words(3000, "s")}
-    found = event({**first}, bare, 0)
-    assert found.cause in ("marker", "moved")
-    unmarked = thread(6, mark=False)
-    longer = {**unmarked, "messages": [*unmarked["messages"], assistant(text(9, "z")), user(text(9, "y"))]}
-    found = event(unmarked, longer, 0)
-    assert (found.cause, found.foreseen) == ("marker", True)
+@pytest.mark.parametrize("case", CAUSES)
+def test_a_reply_that_read_other_than_predicted_has_a_cause(case: str) -> None:
+    first, second, read, how, cause = CAUSES[case]
+    found = event(first, second, read, **how)
+    assert (found.cause, found.foreseen, found.reported) == (*cause, read)
 
 
 @pytest.mark.parametrize(
@@ -118,32 +114,19 @@ def test_a_moved_byte_is_the_cause_and_its_layer_is_named(second: JsonObject, la
     assert (found.cause, found.layer) == ("moved", layer)
 
 
-def test_under_the_minimum_is_the_cause() -> None:
-    first = claude(user(text(800, "a", "5m")))
-    second = claude(user(text(800, "a")), assistant(text(1, "b")), user(text(1, "c", "5m")))
-    found = event(first, second, 0, target="anthropic:claude-haiku-4-5")
-    assert (found.cause, found.foreseen) == ("minimum", True)
-
-
 @pytest.mark.proves("anthropic", "cache diagnostics")
 def test_the_provider_s_own_account_is_joined_with_ours() -> None:
     first, second = growing()
     told = {"type": "system_changed", "cache_missed_input_tokens": 5000}
     found = event(first, second, 0, diagnostics={"cache_miss_reason": told})
     assert found.diagnosis == told
+    assert found.predicted == found.reusable == predicted_read(first, second)
     assert (found.cause, found.layer) == ("moved", "L1_SYSTEM")
     assert "our bytes did not move" in found.note
     agreeing = event(first, thread(7, system=many_words(3000, "t")), 0, diagnostics={"cache_miss_reason": told})
     assert "system.0 moved" in agreeing.note
     silent = event(first, second, 0, diagnostics={"cache_miss_reason": {"type": "unavailable"}})
     assert silent.cause == "routing"
-
-
-def test_more_than_predicted_is_an_event_too() -> None:
-    first, second = growing()
-    found = event(first, second, Watch(OPUS).sent(0, second).total, gap=6 * MINUTE)
-    assert (found.cause, found.foreseen) == ("ttl", False)
-    assert event(thread(1, system=many_words(3000, "other")), thread(6), 8000).cause == "routing"
 
 
 def test_a_vocabulary_that_is_only_estimated_is_no_cause() -> None:

@@ -120,14 +120,6 @@ def test_the_end_of_an_export_continues_its_beginning(demo: Run) -> None:
     assert demo("log", "export", "copy")[1] == whole
 
 
-def test_a_changed_export_is_refused(demo: Run) -> None:
-    changed = demo("log", "export", "demo")[1].replace("Hello", "Hallo")
-    code, _, err = demo("log", "import", "copy", "-", stdin=changed)
-    assert code == 1
-    assert err.startswith("error: line 2, column 7: id is sha256:")
-    assert demo("log", "show", "copy")[0] == 1
-
-
 def test_entries_go_out_in_pages_without_a_seam(run: Run, db: Path) -> None:
     db.parent.mkdir(parents=True)
     with open_store(db) as store:

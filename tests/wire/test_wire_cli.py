@@ -81,13 +81,6 @@ def test_a_file_of_many_conversations_is_taken_line_by_line() -> None:
     assert json.loads(stored) == [{"thread": "t-1", "entries": 1}, {"thread": "t-2", "entries": 1}]
 
 
-def test_importing_again_adds_what_is_new_alone() -> None:
-    Path("chat.json").write_text(json.dumps([{"role": "user", "content": "Hello"}]))
-    again = ["import", "--from", "openai-chat", "chat.json", "--thread", "twice"]
-    assert run(*again) == "twice: 1 entry\n"
-    assert run(*again) == "twice: nothing new\n"
-
-
 def test_a_call_is_shown_by_its_name_first() -> None:
     call = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Rome"}'}}
     said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
