@@ -2,7 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from operator import attrgetter
 from pkgutil import resolve_name
@@ -142,61 +143,48 @@ def test_the_types_refuse_what_is_wrong() -> None:
         _walk(block.validate_python({"role": "user", "content": [{"type": "tool_result"}]}))
 
 
-def _same(target: str, reply: Any, sdk_reply: Any, events: list[Any]) -> None:
-    whole = parse_reply(target, reply)
-    read = parse_reply(target, sdk_reply)
+CHUNK, CHAT = ({"created": 1, "object": kind} for kind in ("chat.completion.chunk", "chat.completion"))
+# For each wire: its SDK's types, and how these make objects of a reply and of an event.
+OBJECTS: dict[str, tuple[str, Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
+    "anthropic:claude-opus-5-5": (
+        "anthropic.types",
+        lambda types, reply: types.Message.model_validate(reply),
+        lambda types, event: (
+            event
+            if event["type"] in ("message_start", "ping")
+            else TypeAdapter(types.RawMessageStreamEvent).validate_python(event)
+        ),
+    ),
+    "openai-chat:gpt-6-sol": (
+        "openai.types.chat",
+        lambda types, reply: types.ChatCompletion.construct(**reply, **CHAT),
+        lambda types, event: event if event == "[DONE]" else types.ChatCompletionChunk.construct(**event, **CHUNK),
+    ),
+    "openai:gpt-6-sol": (
+        "openai.types.responses",
+        lambda types, reply: types.Response.construct(**reply),
+        lambda types, event: (
+            event | ({"response": types.Response.construct(**event["response"])} if "response" in event else {})
+        ),
+    ),
+    "gemini:gemini-3.8-flash": (
+        "google.genai.types",
+        lambda types, reply: types.GenerateContentResponse.model_validate_json(json.dumps(reply)),
+        lambda types, event: types.GenerateContentResponse.model_validate_json(json.dumps(event)),
+    ),
+}
+
+
+@pytest.mark.parametrize("target", OBJECTS)
+@given(data=st.data())
+@fewer(20)
+def test_what_an_sdk_returns_is_read_as_the_wires_own_json_is(target: str, data: st.DataObject) -> None:
+    name, make_reply, make_event = OBJECTS[target]
+    types = pytest.importorskip(name)
+    reply, events = data.draw(REPLIES[target])
+    whole, read = parse_reply(target, reply), parse_reply(target, make_reply(types, reply))
     assert (read.entries, read.usage, read.stop) == (whole.entries, whole.usage, whole.stop)
-    reader = fed(target, events)
-    assert reader.reply().entries == whole.entries
-
-
-@given(drawn=REPLIES["anthropic:claude-opus-5-5"])
-@fewer(20)
-def test_anthropic_objects(drawn: Any) -> None:
-    types = pytest.importorskip("anthropic.types")
-    reply, events = drawn
-    event = TypeAdapter(types.RawMessageStreamEvent)
-    made = [event.validate_python(one) if one["type"] != "ping" else one for one in events[1:]]
-    _same("anthropic:claude-opus-5-5", reply, types.Message.model_validate(reply), [events[0], *made])
-
-
-@given(drawn=REPLIES["openai-chat:gpt-6-sol"])
-@fewer(20)
-def test_openai_chat_objects(drawn: Any) -> None:
-    types = pytest.importorskip("openai.types.chat")
-    reply, events = drawn
-    fields = {"created": 1}
-    chunks = [
-        types.ChatCompletionChunk.construct(**one, **fields, object="chat.completion.chunk") for one in events[:-1]
-    ]
-    whole = types.ChatCompletion.construct(**reply, **fields, object="chat.completion")
-    _same("openai-chat:gpt-6-sol", reply, whole, chunks)
-
-
-@given(drawn=REPLIES["openai:gpt-6-sol"])
-@fewer(20)
-def test_openai_responses_objects(drawn: Any) -> None:
-    types = pytest.importorskip("openai.types.responses")
-    reply, events = drawn
-    made = [
-        {**one, "response": types.Response.construct(**one["response"])} if "response" in one else one for one in events
-    ]
-    _same("openai:gpt-6-sol", reply, types.Response.construct(**reply), made)
-
-
-@given(drawn=REPLIES["gemini:gemini-3.8-flash"])
-@fewer(20)
-def test_google_objects(drawn: Any) -> None:
-    types = pytest.importorskip("google.genai.types")
-    reply, events = drawn
-    made = [types.GenerateContentResponse.model_validate_json(_json(one)) for one in events]
-    _same("gemini:gemini-3.8-flash", reply, types.GenerateContentResponse.model_validate_json(_json(reply)), made)
-
-
-def _json(value: Any) -> bytes:
-    import msgspec
-
-    return msgspec.json.encode(value)
+    assert fed(target, (make_event(types, event) for event in events)).reply().entries == whole.entries
 
 
 @given(value=st.binary(max_size=20))
