@@ -33,10 +33,11 @@ from quire.providers.models import model_info
 from quire.send.connect import transport_for
 from quire.send.cycle import Outcome
 from quire.send.cycle import run as run_cycle
+from quire.send.events import Event
 from quire.send.transport import close
 from quire.send.turn import CHAT, Runner
 from quire.tokens import counter
-from quire.values import JsonObject, chain, sha256_hex
+from quire.values import SPOKEN, JsonObject, chain, sha256_hex
 
 # Parts of the inside that tests of several folders hold: where one of them moves, this file says so and no other.
 __all__ = [
@@ -180,6 +181,27 @@ def in_background(server: HTTPServer) -> Iterator[str]:
         finally:
             server.shutdown()
             running.join()
+
+
+class EventReader:
+    """Someone who puts events together; a `sent` where a block should have ended takes the block back."""
+
+    def __init__(self) -> None:
+        self.texts: dict[int, str] = {}
+        self.open: list[str] = []
+        self.last = ""
+
+    def take(self, event: Event) -> None:
+        if event.entry is None:
+            self.open += [""] * (event.part + 1 - len(self.open))
+            self.open[event.part] += event.text
+        elif event.entry.kind in SPOKEN:
+            begun = self.open.pop(0) if self.open else ""
+            self.texts[event.entry.seq] = begun + event.text if event.kind != "call" else ""
+        else:
+            self.open = []
+            self.texts[event.entry.seq] = event.text
+        self.last = event.id
 
 
 _OPENED: list[Store] = []

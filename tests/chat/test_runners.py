@@ -194,8 +194,6 @@ def test_project_puts_its_prompt_and_files_in_l1(thread: Thread, target: str, tm
     assert system.count("</project_context>") == 1
     without_files = project(chat(), prompt="You plan.").system
     assert without_files == "<project_system_prompt>\nYou plan.\n</project_system_prompt>"
-    without_files = project(chat(), prompt="You plan.").system
-    assert without_files == "<project_system_prompt>\nYou plan.\n</project_system_prompt>"
 
 
 @pytest.mark.parametrize(

@@ -12,31 +12,10 @@ from quire.errors import CallError
 from quire.providers.incoming import BlockDelta
 from quire.send.events import Event, Growing, Journal, missed, read_id
 from quire.testing import Cut, emulator
-from quire.values import SPOKEN, Call, Text, Think
-from toolbox import Runner, carry_out, sent_body
+from quire.values import Call, Text, Think
+from toolbox import EventReader, Runner, carry_out, sent_body
 
 SAID = [Think("Let me think."), Text("One moment, please."), Call("c1", "append", {"line": 1})]
-
-
-class Reader:
-    """Someone who puts events together; a `sent` where a block should have ended takes the block back."""
-
-    def __init__(self) -> None:
-        self.texts: dict[int, str] = {}
-        self.open: list[str] = []
-        self.last = "0"
-
-    def take(self, event: Event) -> None:
-        if event.entry is None:
-            self.open += [""] * (event.part + 1 - len(self.open))
-            self.open[event.part] += event.text
-        elif event.entry.kind in SPOKEN:
-            begun = self.open.pop(0) if self.open else ""
-            self.texts[event.entry.seq] = begun + event.text if event.kind != "call" else ""
-        else:
-            self.open = []
-            self.texts[event.entry.seq] = event.text
-        self.last = event.id
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai", "gemini", "deepseek"])
@@ -51,12 +30,12 @@ def test_a_reader_that_left_anywhere_reads_on_as_if_it_had_stayed(provider: str,
     places = [read_id(event.id) for event in events]
     assert places == sorted(places)
     assert len({event.id for event in events}) == len(events)
-    stayed = Reader()
+    stayed = EventReader()
     for event in missed(thread.store, "t"):
         stayed.take(event)
     assert stayed.texts == {entry.seq: entry.text for entry in thread.store.read("t")}
     for left in range(len(events)):
-        reader = Reader()
+        reader = EventReader()
         for event in [*missed(thread.store, "t")[:1], *events[: left + 1]]:
             reader.take(event)
         for event in missed(thread.store, "t", reader.last):

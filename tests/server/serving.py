@@ -11,8 +11,11 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from quire import Entry
+from quire.send.events import Event
 from quire.server.app import Running
 from quire.server.service import Service
+from toolbox import EventReader
 
 PLACES = ("a file", "postgres")
 
@@ -42,13 +45,11 @@ def user(text: str) -> dict[str, Any]:
     return {"kind": "user", "text": text}
 
 
-class SseReader:
-    """Puts a thread together from events, whole ones alone; a `sent` takes back what was being written."""
+class SseReader(EventReader):
+    """Takes events as they come over HTTP, whole ones alone."""
 
     def __init__(self) -> None:
-        self.texts: dict[int, str] = {}
-        self.open: list[str] = []
-        self.last = ""
+        super().__init__()
         self.ids: list[str] = []
         self.outcome: Any = None
         self._rest = b""
@@ -71,19 +72,7 @@ class SseReader:
             if fields.get("event") == "outcome":
                 self.outcome = json.loads(fields["data"])
             elif "data" in fields:
-                self._take(fields["id"], json.loads(fields["data"]))
-
-    def _take(self, id: str, event: dict[str, Any]) -> None:
-        self.last = id
-        self.ids.append(id)
-        entry = event.get("entry")
-        if entry is None:
-            part = event.get("part", 0)
-            self.open += [""] * (part + 1 - len(self.open))
-            self.open[part] += event["text"]
-        elif entry["kind"] in ("respond", "think", "call"):
-            begun = self.open.pop(0) if self.open else ""
-            self.texts[entry["seq"]] = begun + event.get("text", "") if entry["kind"] != "call" else ""
-        else:
-            self.open = []
-            self.texts[entry["seq"]] = event.get("text", "")
+                told = json.loads(fields["data"])
+                entry = Entry(told["kind"], told["entry"], told["entry"]["seq"]) if "entry" in told else None
+                self.ids.append(fields["id"])
+                self.take(Event(self.ids[-1], told["kind"], told.get("text", ""), entry, told.get("part", 0)))
