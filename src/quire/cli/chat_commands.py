@@ -26,7 +26,7 @@ from quire.cli.output import count_of, shorten
 from quire.errors import CallError, NotFound, nearest
 from quire.items import kept_id
 from quire.providers.models import is_embedded
-from quire.providers.usage import known_cost
+from quire.providers.usage import known_cost, sent_usage
 from quire.tokens import counter
 from quire.values import Entry, Usage
 
@@ -153,7 +153,7 @@ def totals(entries: Iterable[Entry]) -> Totals:
 
 def _answered_request(entry: Entry) -> AnsweredRequest:
     target = f"{entry.body['provider']}:{entry.body['model']}"
-    usage = msgspec.convert(entry.body["usage"], Usage, strict=False)
+    usage = sent_usage(entry)
     return AnsweredRequest(target, usage, known_cost(usage, target, entry.at), str(entry.meta.get("aside") or ""))
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -16,7 +18,7 @@ from quire.errors import QuireError
 from quire.providers.models import ModelInfo, Tier, data, model_info
 from quire.providers.rules.grammar import snake
 from quire.providers.wires import wire_of
-from quire.values import Json, JsonObject, Usage, as_object, as_objects, read_early
+from quire.values import COUNTS, Entry, Json, JsonObject, Usage, as_object, as_objects, read_early
 
 
 def usage(provider: str, raw: Json) -> Usage:
@@ -36,6 +38,18 @@ def usage(provider: str, raw: Json) -> Usage:
 def usage_in(form: str, reported: Json) -> Usage:
     """What a program counted, in its own form."""
     return _forms()[form].counts(as_object(reported))
+
+
+def sent_usage(sent: Entry) -> Usage:
+    """What a `sent` entry says was used; a log from elsewhere may hold anything."""
+    reported = as_object(sent.body["usage"])
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(reported, Usage, strict=False)
+    counts: dict[str, Any] = {
+        name: round(value) for name in COUNTS if isinstance(value := reported.get(name), int | float)
+    }
+    charged = reported.get("charged")
+    return Usage(**counts, charged=charged if isinstance(charged, int | float) else None)
 
 
 # Service tiers and regions that are billed by the price tables.

@@ -18,7 +18,7 @@ from quire.errors import CallError
 from quire.log import off_loop
 from quire.log.store import Store
 from quire.providers.gemini_cache import Served
-from quire.providers.usage import cost
+from quire.providers.usage import cost, sent_usage
 from quire.send.tools import Toolbox
 from quire.send.transport import Transport
 from quire.values import COUNTS, SPOKEN, Entry, JsonObject, Prompt, Reply, Request, RequestOptions, Usage, read_early
@@ -216,8 +216,7 @@ class TurnState:
             self._pending = [call for call in self._pending if call not in self._spoken]
             self._spoken, self._open, self.fresh = [], True, False
             return
-        usage = msgspec.convert(entry.body["usage"], Usage, strict=False)
-        self.usages.append((f"{entry.body['provider']}:{entry.body['model']}", usage))
+        self.usages.append((f"{entry.body['provider']}:{entry.body['model']}", sent_usage(entry)))
         if not is_aside(entry):
             # Without an opening one it stands in front of a reply that came in one piece.
             self._spoken = self._spoken if self._open else []

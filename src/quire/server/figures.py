@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -18,7 +17,7 @@ from quire.log.store import Store, ThreadInfo
 from quire.observe import LayerHashes
 from quire.providers.models import model_info
 from quire.providers.prefix import same_start
-from quire.providers.usage import cost, known_cost
+from quire.providers.usage import cost, known_cost, sent_usage
 from quire.thread_state import is_request
 from quire.tokens import arguments_text, compact, counter, text_tokens, tools_tokens
 from quire.values import COUNTS, Call, Entry, Image, Json, JsonObject, LeftOut, Message, ToolSet, Usage, sha256_hex
@@ -359,7 +358,7 @@ class ThreadTotals:
             if is_request(entry):
                 row.model = f"{entry.body.get('provider')}:{entry.body.get('model')}"
                 if isinstance(entry.body.get("usage"), dict):
-                    self._add_usage(usage_of(entry), entry.at)
+                    self._add_usage(sent_usage(entry), entry.at)
 
     def _add_usage(self, used: Usage, at: int | None) -> None:
         row, paid = self._row, known_cost(used, self._row.model, at)
@@ -370,18 +369,6 @@ class ThreadTotals:
 
     def row(self, info: ThreadInfo) -> ThreadRow:
         return msgspec.structs.replace(self._row, name=info.name, entries=info.seq, parent=info.parent)
-
-
-def usage_of(sent: Entry) -> Usage:
-    """What a `sent` entry says was used; a log from elsewhere may hold anything."""
-    reported = sent.body["usage"]
-    with contextlib.suppress(msgspec.ValidationError):
-        return msgspec.convert(reported, Usage, strict=False)
-    counts: dict[str, Any] = {
-        name: round(value) for name in COUNTS if isinstance(value := reported.get(name), int | float)
-    }
-    charged = reported.get("charged")
-    return Usage(**counts, charged=charged if isinstance(charged, int | float) else None)
 
 
 def foreseen_usage(tokens: int, reused: int, policy: Policy) -> Usage:
@@ -451,7 +438,7 @@ def sent_rows(entries: Iterable[Entry]) -> Iterator[SentRow]:
     for entry in entries:
         if entry.kind == "sent" and isinstance(entry.body.get("usage"), dict):
             target = f"{entry.body['provider']}:{entry.body['model']}"
-            used = usage_of(entry)
+            used = sent_usage(entry)
             sha256, stop, usd = entry.body["request_sha256"], entry.body.get("stop"), known_cost(used, target, entry.at)
             yield SentRow(entry.seq, target, sha256, entry.at, used.as_json(), usd, stop)
 

@@ -26,8 +26,9 @@ from quire.errors import NotFound
 from quire.log.entries import encode
 from quire.log.store import Store
 from quire.observe import comparing
+from quire.providers.usage import sent_usage
 from quire.server import Count, Recent, RouteCall, ThreadName, route
-from quire.server.figures import ThreadRow, ThreadTotals, Whereabouts, usage_of
+from quire.server.figures import ThreadRow, ThreadTotals, Whereabouts
 from quire.server.views import Comparison, RequestBody, RequestDetail, ThreadPicture, ThreadView, WhatIf, try_policies
 from quire.thread import Thread
 from quire.thread_state import is_request
@@ -310,7 +311,7 @@ def sent_calls(store: Store) -> Iterator[SentCall]:
             rebased |= entry.kind == "rebase"
             if is_request(entry) and isinstance(entry.body.get("usage"), dict):
                 provider, model = str(entry.body.get("provider")), str(entry.body.get("model"))
-                source, used = f"{info.name}, entry {entry.seq}", usage_of(entry)
+                source, used = f"{info.name}, entry {entry.seq}", sent_usage(entry)
                 yield counted_call(source, provider, model, used, entry.at, info.name, compacted=rebased)
                 rebased = False
 

@@ -22,6 +22,7 @@ from quire.log.entries import usable
 from quire.observe import moved
 from quire.providers import Rendering, http_body, render
 from quire.providers.rules import Finding, validate
+from quire.providers.usage import sent_usage
 from quire.server.figures import (
     EntryHit,
     LayerView,
@@ -43,7 +44,6 @@ from quire.server.figures import (
     rewrite_usd,
     same_pieces,
     usage_columns,
-    usage_of,
     user_segments,
 )
 from quire.thread_state import AssemblyPerPolicy, is_request, policies
@@ -253,7 +253,7 @@ class ThreadView:
         column, policy = self._columns[-1], self._requests[-1].policy
         if column.reported or column.refused:
             return
-        used = usage_of(sent)
+        used = sent_usage(sent)
         if used.input_total:
             paid = usage_columns(used, policy, sent.at)
             self._columns[-1] = msgspec.structs.replace(column, reported=True, **paid)
