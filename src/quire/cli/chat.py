@@ -148,19 +148,16 @@ class RichScreen:
             if event.entry is not None:
                 self._finish()
         elif event.kind == "sent" and event.entry is not None and "usage" not in event.entry.body:
-            self._begin()
+            if self._text:
+                self._text = ""
+                self._stop()
+                self.note("(the reply broke off; asking again)")
+            self._draw(style(("…", "dim")))
         elif event.kind == "summary":
             self._draw(style((SUMMING_UP, "dim")))
         elif event.entry is not None and (line := line_of(event.entry)):
             self._finish()
             self.note(line)
-
-    def _begin(self) -> None:
-        if self._text:
-            self._text = ""
-            self._stop()
-            self.note("(the reply broke off; asking again)")
-        self._draw(style(("…", "dim")))
 
     def _write(self, text: str) -> None:
         self._text += printable(text)

@@ -464,9 +464,13 @@ def reply_entries(entry: Entry, ids: set[str]) -> list[Entry]:
     if entry.kind != "respond":
         return [entry]
     reply = parse_reply(entry.text)
-    problems = list(reply.problems) if reply.structured else _find_faults(entry.text)
-    if not (reply.structured or problems):
-        return [entry]
+    problems = list(reply.problems)
+    if not reply.structured:
+        begins = entry.text.lstrip().startswith(("{", "```"))
+        if not (begins and RESPONSE_SCHEMA in entry.text and '"tool_requests"' in entry.text):
+            return [entry]
+        # It was meant to ask for tools.
+        problems = [f"the reply is no valid JSON of {RESPONSE_SCHEMA}; nothing was run. Send all of it again."]
     answer = [values.respond(reply.message)] if reply.structured and reply.message else []
     calls = [
         values.call(
@@ -484,12 +488,6 @@ def reply_entries(entry: Entry, ids: set[str]) -> list[Entry]:
     first, *others = [*answer, *calls, *wrong] or [values.respond("")]
     begun = Entry(first.kind, {**first.body, "meta": {**first.meta, "reply": entry.text}})
     return [recordable(reply_entry) for reply_entry in (begun, *others)]
-
-
-def _find_faults(text: str) -> list[str]:
-    """What is wrong with a reply that was meant to ask for tools and cannot be read."""
-    is_meant = text.lstrip().startswith(("{", "```")) and RESPONSE_SCHEMA in text and '"tool_requests"' in text
-    return [f"the reply is no valid JSON of {RESPONSE_SCHEMA}; nothing was run. Send all of it again."] * is_meant
 
 
 def _free(id: str, ids: set[str]) -> str:

@@ -37,7 +37,9 @@ def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     lines = (inspect.getdoc(function) or "").split("\n")
     fields = (":param", ":return", ":raise", ":rtype", ":type")
     sections = (at for at, line in enumerate(lines) if _heads(lines, at) or line.startswith(fields))
-    return "\n".join(lines[: next(sections, None)]).strip(), {**_rest(lines), **_sections(lines)}
+    named = [match for line in lines if (match := _REST.match(line.strip()))]
+    texts = {match[1]: match[2].strip() for match in named} | _sections(lines)
+    return "\n".join(lines[: next(sections, None)]).strip(), texts
 
 
 def _heads(lines: list[str], at: int) -> bool:
@@ -45,11 +47,6 @@ def _heads(lines: list[str], at: int) -> bool:
     match = _SECTION.match(lines[at])
     underlined = at + 1 < len(lines) and set(lines[at + 1].strip()) == {"-"}
     return match is not None and (bool(match[1]) or underlined)
-
-
-def _rest(lines: list[str]) -> dict[str, str]:
-    matches = [match for line in lines if (match := _REST.match(line.strip()))]
-    return {match[1]: match[2].strip() for match in matches}
 
 
 def _sections(lines: list[str]) -> dict[str, str]:
