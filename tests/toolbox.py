@@ -183,6 +183,16 @@ def in_background(server: HTTPServer) -> Iterator[str]:
             running.join()
 
 
+# One target for each wire format; the emulator speaks for all of them.
+TARGETS = {
+    "anthropic": "anthropic:claude-opus-5-5",
+    "openai-chat": "openai-chat:gpt-5",
+    "openai": "openai:gpt-5",
+    "gemini": "gemini:gemini-3-pro",
+    "bedrock": "bedrock:anthropic.claude-opus-4-5",
+}
+
+
 class EventReader:
     """Someone who puts events together; a `sent` where a block should have ended takes the block back."""
 

@@ -16,18 +16,11 @@ from quire.send.note_search import local_search_tool, sources, sources_text
 from quire.send.runners import PLANNER, agent, chat, planned, project, qa, question_of, read_plan
 from quire.send.tools import Toolbox, tool
 from quire.send.turn import Limits, attached_items
-from quire.testing import Emulator, emulator
+from quire.testing import emulator
 from quire.values import Call, JsonObject, Text, Think
-from toolbox import Outcome, Runner, carry_out, note
+from toolbox import TARGETS, Outcome, Runner, carry_out, note
 
 pytestmark = [pytest.mark.xdist_group("sdk"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
-
-TARGETS = {
-    "openai": "openai:gpt-5",
-    "openai-chat": "openai-chat:gpt-5",
-    "anthropic": "anthropic:claude-opus-5-5",
-    "gemini": "gemini:gemini-3-pro",
-}
 
 
 @pytest.fixture
@@ -41,11 +34,6 @@ def index(tmp_path: Path) -> Iterator[NoteIndex]:
         yield made
 
 
-def ask(thread: Thread, target: str, server: Emulator, runner: Runner, via: Any = "sdk") -> Outcome:
-    url = f"{server.url}/v1" if target.startswith("openai") else server.url
-    return carry_out(thread, target, url, runner, via=via)
-
-
 def talk(
     thread: Thread,
     target: str,
@@ -55,10 +43,10 @@ def talk(
     via: Any = "sdk",
 ) -> tuple[Outcome, list[JsonObject]]:
     """Turns against a stand-in with these replies: how the last one ended, and what was asked."""
-    with served(target, replies) as server:
+    with emulator(target.partition(":")[0], replies) as server:
         for each in said:
             thread.user(*([each] if isinstance(each, str) else each))
-            outcome = ask(thread, target, server, runner, via)
+            outcome = carry_out(thread, target, server.url, runner, via=via)
         assert {one.status for one in server.requests} == {200}
         return outcome, [one.body for one in server.requests]
 
@@ -87,13 +75,9 @@ def is_planner(body: JsonObject) -> bool:
     return any(PLANNER in text for text in texts(body))
 
 
-@pytest.fixture(params=list(TARGETS))
+@pytest.fixture(params=["openai", "openai-chat", "anthropic", "gemini"])
 def target(request: pytest.FixtureRequest) -> str:
     return TARGETS[request.param]
-
-
-def served(target: str, replies: Any) -> Any:
-    return emulator(target.partition(":")[0], replies)
 
 
 def test_chat_answers_and_the_next_turn_extends_the_last(thread: Thread, target: str) -> None:
@@ -164,11 +148,12 @@ def test_searches_of_a_turn_number_notes_apart(thread: Thread, target: str, inde
         "Both [^1][^2].",
     ]
     one = agent([local_search_tool(index, k=1)])
-    with served(target, script) as server:
+    with emulator(target.partition(":")[0], script) as server:
         thread.user("Bees and tea?")
         for steps in (1, 2, 3):
             runner = agent([local_search_tool(index, k=1)]) if fresh else one
-            done = ask(thread, target, server, msgspec.structs.replace(runner, limits=Limits(steps=steps)))
+            limited = msgspec.structs.replace(runner, limits=Limits(steps=steps))
+            done = carry_out(thread, target, server.url, limited, via="sdk")
     assert done.stop == "answered"
     found = [entry for entry in thread.store.read(thread.name) if entry.kind == "result"]
     given = [(source["id"], source["path"]) for entry in found for source in entry.meta["sources"]]
@@ -312,8 +297,8 @@ def test_a_runner_without_anything_to_answer_fails_at_once(thread: Thread, index
     from quire.errors import CallError
 
     thread.append(values.system("S"))
-    with served(TARGETS["anthropic"], ["never"]) as server:
+    with emulator("anthropic", ["never"]) as server:
         for runner in (chat(), qa(index), planned(builtin()), agent(builtin()), project(prompt="p")):
             with pytest.raises(CallError, match="no user entry"):
-                ask(thread, TARGETS["anthropic"], server, runner, via="http")
+                carry_out(thread, TARGETS["anthropic"], server.url, runner)
         assert server.requests == []

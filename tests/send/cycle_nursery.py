@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from send_parts import TARGETS, answered, new_thread, tool
+from send_parts import answered, new_thread, tool
 
 from quire import Entry, Request, Thread
 from quire.log.sqlite import SqliteStore
@@ -24,7 +24,7 @@ from quire.send.tools import Tool
 from quire.send.tools import tool as make_tool
 from quire.send.turn import Limits, Runner
 from quire.values import JsonObject
-from toolbox import carry_out
+from toolbox import TARGETS, carry_out
 
 SHORT = {"max_tokens": 40}
 

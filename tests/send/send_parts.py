@@ -9,16 +9,8 @@ from typing import Any
 from quire import Entry, Policy, Thread, open_store, result
 from quire.testing import emulator
 from quire.values import Call, JsonObject, Text
-from toolbox import CHAT, Outcome, Runner, carry_out, closed_later
+from toolbox import CHAT, TARGETS, Outcome, Runner, carry_out, closed_later
 
-# One target for each wire format; the emulator speaks for all of them.
-TARGETS = {
-    "anthropic": "anthropic:claude-opus-5-5",
-    "openai-chat": "openai-chat:gpt-5",
-    "openai": "openai:gpt-5",
-    "gemini": "gemini:gemini-3-pro",
-    "bedrock": "bedrock:anthropic.claude-opus-4-5",
-}
 # Bedrock's requests are signed by boto3, so there is no plain way for them.
 WAYS = [(name, via) for name in TARGETS for via in ("sdk", "http") if (name, via) != ("bedrock", "http")]
 CALLS = 10

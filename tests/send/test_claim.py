@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from send_parts import TARGETS, Noted, new_thread, ten_calls, tool
+from send_parts import Noted, new_thread, ten_calls, tool
 
 from quire import QuireError, Thread
 from quire.errors import ConflictError
 from quire.log.sqlite import SqliteStore
 from quire.send.cycle import run
 from quire.testing import Emulator, emulator
-from toolbox import Outcome, Runner, close, transport_for
+from toolbox import TARGETS, Outcome, Runner, close, transport_for
 
 HOLDER = """
 import sys

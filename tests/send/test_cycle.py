@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from send_parts import TARGETS, WAYS, Noted, Stopping, answered, new_thread, one_turn, ten_calls, tool
+from send_parts import WAYS, Noted, Stopping, answered, new_thread, one_turn, ten_calls, tool
 
 from quire import Entry, Thread, values
 from quire.errors import CallError, ProviderError
@@ -16,7 +16,7 @@ from quire.send.text_protocol import TextTools
 from quire.send.turn import MESSAGES, Limits, Messages, Turn, ask_aside
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Text, Think
-from toolbox import Runner, carry_out, close, transport_for
+from toolbox import TARGETS, Runner, carry_out, close, transport_for
 
 
 @pytest.mark.parametrize(("provider", "via"), WAYS)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from send_parts import TARGETS, Noted
+from send_parts import Noted
 
 from quire import Entry, Thread, open_store, values
 from quire.errors import CallError
@@ -13,7 +13,7 @@ from quire.providers.incoming import BlockDelta
 from quire.send.events import Event, Growing, Journal, missed, read_id
 from quire.testing import Cut, emulator
 from quire.values import Call, Text, Think
-from toolbox import EventReader, Runner, carry_out, sent_body
+from toolbox import TARGETS, EventReader, Runner, carry_out, sent_body
 
 SAID = [Think("Let me think."), Text("One moment, please."), Call("c1", "append", {"line": 1})]
 

@@ -14,11 +14,12 @@ from pathlib import Path
 from time import perf_counter
 
 import pytest
-from send_parts import CALLS, TARGETS, ten_calls, ten_requests
+from send_parts import CALLS, ten_calls, ten_requests
 
 from quire import open_store
 from quire.records import Records
 from quire.testing import Emulator, assert_valid, emulator
+from toolbox import TARGETS
 
 NURSERY = Path(__file__).with_name("cycle_nursery.py")
 

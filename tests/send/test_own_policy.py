@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from send_parts import TARGETS, new_thread
+from send_parts import new_thread
 
 from quire import Entry, Policy
 from quire.testing import emulator
 from quire.thread_state import policy_for, policy_of
-from toolbox import carry_out, run
+from toolbox import TARGETS, carry_out, run
 
 TARGET = TARGETS["openai-chat"]
 OWN = Policy(budget=900, reply=50, floor=0.4, when="full", summary=0.15)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from send_parts import TARGETS, new_thread, one_turn, tool_results
+from send_parts import new_thread, one_turn, tool_results
 
 from hashed_words import HashedWords
 from quire import Entry, Policy, Thread, validate, values
@@ -19,7 +19,7 @@ from quire.send.runners import agent, chat
 from quire.send.tools import tool
 from quire.testing import MemoryStore, assert_valid, emulator
 from quire.values import Call, JsonObject, Text
-from toolbox import Runner, Store, carry_out, many_words
+from toolbox import TARGETS, Runner, Store, carry_out, many_words
 
 SMALL = Policy(budget=2400, reply=200, summary=0)
 SECRET = "The harbor master is called Ottilie Brandt."

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from send_parts import TARGETS, asks, one_turn
+from send_parts import asks, one_turn
 
 from hashed_words import HashedWords
 from quire import Entry, Policy, Thread, open_store, respond, user, values
@@ -23,7 +23,7 @@ from quire.send.turn import Limits
 from quire.testing import emulator
 from quire.values import JsonObject
 from records.chatter import CONVERSATION, GOLDEN, REQUEST
-from toolbox import Clock, Runner, carry_out, closed_later, invoke, said_in, sent_body
+from toolbox import TARGETS, Clock, Runner, carry_out, closed_later, invoke, said_in, sent_body
 
 TARGET = TARGETS["openai-chat"]
 NOTE = {"action": "create", "schema_name": "note.v1", "title": "Plan", "context": {"text": "Ship on Friday"}}

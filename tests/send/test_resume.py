@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from send_parts import TARGETS, Noted, new_thread, one_turn, ten_calls, tool
+from send_parts import Noted, new_thread, one_turn, ten_calls, tool
 
 from quire import Entry, Policy, Thread, values
 from quire.errors import CallError, ProviderError
@@ -16,7 +16,7 @@ from quire.send.tools import tool as make_tool
 from quire.send.turn import Limits, standing, without_cut
 from quire.testing import Emulator, MemoryStore, assert_valid, emulator
 from quire.values import Call, Text
-from toolbox import Runner, carry_out, transport_for
+from toolbox import TARGETS, Runner, carry_out, transport_for
 
 PROVIDERS = ["anthropic", "openai-chat"]
 # Small enough that the ten calls rebase on the way: decisions must come out the same after a crash.

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from send_parts import TARGETS, tool_results
+from send_parts import tool_results
 
 from quire import Entry, Policy, Thread, validate
 from quire.notes import NoteIndex
@@ -18,7 +18,7 @@ from quire.send.tools import tool
 from quire.send.turn import Limits
 from quire.testing import Emulator, MemoryStore, assert_valid, emulator
 from quire.values import Call, JsonObject, Text
-from toolbox import Outcome, Runner, Store, carry_out
+from toolbox import TARGETS, Outcome, Runner, Store, carry_out
 
 TARGET = TARGETS["anthropic"]
 ran: list[str] = []

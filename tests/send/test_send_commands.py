@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from send_parts import TARGETS, tool
+from send_parts import tool
 
 from quire import Entry, QuireError, open_store, values
 from quire.cli.main import quire
@@ -17,7 +17,7 @@ from quire.providers.simulate.engine_caches import StepCache
 from quire.send import weights
 from quire.testing import Cut, Refuse, emulator
 from quire.values import Call, Text
-from toolbox import invoke, sent_body, stored
+from toolbox import TARGETS, invoke, sent_body, stored
 
 TARGET = TARGETS["anthropic"]
 pytestmark = pytest.mark.usefixtures("home")

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from send_parts import TARGETS, new_thread
+from send_parts import new_thread
 
 from quire import Entry, Policy, Thread, values
 from quire.assemble.summary import extract
@@ -16,7 +16,7 @@ from quire.send.turn import Runner
 from quire.testing import Refuse, emulator
 from quire.tokens import text_tokens
 from quire.values import Call, Text
-from toolbox import Clock, Outcome, carry_out
+from toolbox import TARGETS, Clock, Outcome, carry_out
 
 TARGET = TARGETS["openai-chat"]
 # Cuts every few turns; handles and rent stay out of the way.

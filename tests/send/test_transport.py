@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from send_parts import TARGETS, WAYS
+from send_parts import WAYS
 
 from quire import Request, providers
 from quire.errors import CallError, ProviderError
@@ -19,7 +19,7 @@ from quire.send.connect import Retry, RetryingTransport
 from quire.send.transport import SseReader, Transport, endpoint_for, events, message_of, refusal, retry_after
 from quire.testing import Cut, Refuse, Slow, emulator
 from quire.values import JsonObject, Message, Prompt, Text
-from toolbox import QuietHandler, close, free_port, in_background, transport_for
+from toolbox import TARGETS, QuietHandler, close, free_port, in_background, transport_for
 
 
 def request_for(target: str) -> Request:
