@@ -15,12 +15,18 @@ from hypothesis import strategies as st
 from entry_strategies import json_values
 from quire import Entry, Policy, QuireError, providers
 from quire.assemble import unsent
+from quire.cli.chat_commands import totals
+from quire.cli.output import line_of
 from quire.cli.plan import measure
 from quire.formats import replay
 from quire.log.entries import usable
 from quire.observe import chat_messages, compare
+from quire.providers.usage import sent_usage
+from quire.send.turn import TurnState, usage_of, usd_of
+from quire.server.figures import spending
 from quire.thread_state import policies, requests_under
-from toolbox import Built, Place, chain, check, fewer, run
+from quire.values import Usage
+from toolbox import Built, Place, chain, check, fewer, run, sent_body
 
 pytestmark = pytest.mark.moves_prefix(reason="hostile entries move what they like")
 
@@ -52,6 +58,18 @@ def shown(entries: list[Entry]) -> None:
             answered(rendered, one, target)
     for one, other in pairwise(made):
         compare(one, other, entries)
+
+
+def told(bodies: list[dict[str, Any]]) -> None:
+    """What is said of turns and of what was used."""
+    turn, logged = TurnState(), read(bodies)
+    for entry in logged:
+        turn.take(entry)
+        line_of(entry)
+    usage_of(turn)
+    usd_of(turn)
+    totals(logged)
+    spending(logged)
 
 
 def rendered(built: Built, target: str) -> None:
@@ -103,6 +121,7 @@ FREE = [
     (place(2, "item", "metadata", "source"), ["x"]),
     (place(9, "provider"), "nobody"),
     (place(9, "usage", "input_total"), None),
+    (place(9, "usage", "input_total"), 2.6),
     (place(1, "wire", "tools"), 5),
     (place(10, "wire", "format"), []),
 ]
@@ -122,5 +141,17 @@ def test_every_command_takes_what_the_interchange_format_allows(tmp_path: Path, 
             run("export", *source, "--to", format)
     exported = run("log", "export", "t", "--no-ids", "--db", db)
     assert [json.loads(line) for line in exported.splitlines()] == changed(path, value)
-    for command in (["log", "show", "t"], ["log", "verify", "t"], ["recall", "found", "--thread", "t"]):
-        run(*command, "--db", db)
+    for command in ("log show t", "log verify t", "recall found --thread t", "usage t", "resume t --list"):
+        run(*command.split(), "--db", db)
+
+
+@pytest.mark.parametrize("value", [*ODD, 2.6], ids=str)
+def test_what_was_used_and_cut_is_told_whatever_its_entries_hold(value: Any) -> None:
+    for path in PLACES:
+        if THREAD[int(path[0])]["kind"] in ("sent", "rebase"):
+            answered(told, changed(path, value))
+
+
+def test_what_is_no_count_of_tokens_is_read_as_far_as_it_goes() -> None:
+    said = {"input_total": 2.6, "output": None, "charged": "a lot", "besides": 3}
+    assert sent_usage(Entry("sent", sent_body(usage=said))) == Usage(3)

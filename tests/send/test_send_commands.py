@@ -99,17 +99,6 @@ def test_a_call_in_doubt_is_run_again_where_one_says_so() -> None:
     assert "pay" in str(told.body["outcome"])
 
 
-def test_a_log_from_elsewhere_may_say_anything_of_what_was_used() -> None:
-    said = {"input_total": 2.6, "output": None, "charged": "a lot", "besides": 3}
-    sent = [Entry("sent", sent_body()), values.respond("Yes."), Entry("sent", sent_body(usage=said))]
-    with open_store("quire.db") as store:
-        store.append("t", [values.user("Hi"), *sent])
-    assert invoke("resume", "t").stdout == "the newest turn of t is answered\n"
-    assert json.loads(invoke("usage", "t", "--json").stdout)["usage"]["input_total"] == 3
-    shown = invoke("chat", "t", "--model", "vllm:m", "--base-url", "http://127.0.0.1:9", stdin="/cost\n").stdout
-    assert shown.split("\n")[1].split() == ["3", "0", "0", "price", "not", "known", "turn"]
-
-
 def test_a_reply_that_broke_off_is_said_to_have() -> None:
     with emulator("anthropic", [Cut("A long answer, indeed.", 1100), "A long answer, indeed."]) as server:
         result = invoke("run", "t", "Hi", "--model", TARGET, "--base-url", server.url)

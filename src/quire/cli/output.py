@@ -471,9 +471,8 @@ def line_of(entry: Entry) -> str:
         case "result":
             return f"← {shorten(_result_preview(entry))}"
         case "rebase" if entry.body["freed"] > 0:
-            stands_in = "".join(
-                f"; the built-in summary stands in ({why})" for why in entry.meta.get("fallbacks", ())[:1]
-            )
+            why = entry.meta.get("fallbacks")
+            stands_in = f"; the built-in summary stands in ({why[0]})" if why and isinstance(why, list) else ""
             return f"(older turns were cut: {entry.body['freed']:,} tokens freed, {entry.body['reason']}{stands_in})"
         case "rebase":
             return f"(the prompt begins anew: {entry.body['reason']})"
