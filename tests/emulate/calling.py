@@ -1,10 +1,12 @@
-"""Plain HTTP to an emulator, without any SDK."""
+"""Requests to an emulator: over plain HTTP, and by the official clients."""
 
 import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from quire.testing import Emulator
 from quire.values import JsonObject
@@ -47,3 +49,33 @@ def call(
 
 def _lower(headers: Any) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
+
+
+# The plainest requests.
+CLAUDE: JsonObject = {"model": "claude-opus-5-5", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]}
+CHAT: JsonObject = {"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}]}
+RESPONSES: JsonObject = {"model": "gpt-5.6", "input": "hi"}
+
+
+def anthropic_client(url: str) -> Any:
+    anthropic = pytest.importorskip("anthropic")
+    return anthropic.Anthropic(base_url=url, api_key="key", max_retries=1)
+
+
+def openai_client(url: str) -> Any:
+    openai = pytest.importorskip("openai")
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="key", max_retries=1)
+
+
+def gemini_client(url: str) -> Any:
+    genai = pytest.importorskip("google.genai")
+    return genai.Client(api_key="key", http_options={"base_url": url})
+
+
+def bedrock_client(url: str) -> Any:
+    boto3 = pytest.importorskip("boto3")
+    from botocore.config import Config
+
+    config = Config(retries={"max_attempts": 1}, user_agent_extra="quire")
+    keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+    return boto3.client("bedrock-runtime", endpoint_url=url, region_name="us-east-1", config=config, **keys)

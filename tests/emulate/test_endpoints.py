@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import KEYS, Answered, call
+from calling import CHAT, CLAUDE, KEYS, RESPONSES, Answered, anthropic_client, call, gemini_client, openai_client
 
 from quire.errors import FormatError
 from quire.providers.models import exists
@@ -18,11 +18,8 @@ from quire.values import Call, JsonObject, Text, Think
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-CLAUDE: JsonObject = {"model": "claude-opus-5-5", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]}
 CONTENTS: JsonObject = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
 CONVERSE: JsonObject = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
-CHAT: JsonObject = {"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}]}
-RESPONSES: JsonObject = {"model": "gpt-5.6", "input": "hi"}
 GEMINI = "/v1beta/models/{model}:generateContent"
 NOVA = "/model/{model}/converse"
 EACH = [
@@ -148,8 +145,7 @@ def server() -> Iterator[Emulator]:
 
 @pytest.fixture
 def client(server: Emulator) -> Iterator[Any]:
-    openai = pytest.importorskip("openai")
-    with closing(openai.OpenAI(base_url=f"{server.url}/v1", api_key="key", max_retries=0)) as opened:
+    with closing(openai_client(server.url)) as opened:
         yield opened
 
 
@@ -160,15 +156,10 @@ def test_models_are_listed_and_shown_one_by_one(client: Any) -> None:
     with pytest.raises(Exception, match="does not exist") as caught:
         client.models.retrieve("gpt-0")
     assert getattr(caught.value, "status_code", 0) == 404
-    anthropic = pytest.importorskip("anthropic")
-    with emulator("anthropic") as server, closing(anthropic.Anthropic(base_url=server.url, api_key="key")) as claude:
+    with emulator("anthropic") as server, closing(anthropic_client(server.url)) as claude:
         assert "claude-opus-5-5" in [one.id for one in claude.models.list()]
         assert claude.models.retrieve("claude-opus-5-5").max_input_tokens == 1_000_000
-    genai = pytest.importorskip("google.genai")
-    with (
-        emulator("gemini") as server,
-        closing(genai.Client(api_key="k", http_options={"base_url": server.url})) as gemini,
-    ):
+    with emulator("gemini") as server, closing(gemini_client(server.url)) as gemini:
         assert "models/gemini-3.8-flash" in [one.name for one in gemini.models.list()]
         assert gemini.models.get(model="gemini-3.8-flash").output_token_limit > 0
 

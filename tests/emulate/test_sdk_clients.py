@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import CHAT, CLAUDE, RESPONSES, anthropic_client, bedrock_client, gemini_client, openai_client
 
 import quire
 from quire import Entry, Reply, assemble, render, values
@@ -32,31 +33,6 @@ SCRIPT: list[Any] = [
     "You are welcome.",
 ]
 Send = Callable[[Emulator, str, Any, bool], Reply]
-
-
-def anthropic_client(url: str) -> Any:
-    anthropic = pytest.importorskip("anthropic")
-    return anthropic.Anthropic(base_url=url, api_key="key", max_retries=1)
-
-
-def openai_client(url: str) -> Any:
-    openai = pytest.importorskip("openai")
-    return openai.OpenAI(base_url=f"{url}/v1", api_key="key", max_retries=1)
-
-
-def gemini_client(url: str) -> Any:
-    genai = pytest.importorskip("google.genai")
-    return genai.Client(api_key="key", http_options={"base_url": url})
-
-
-def bedrock_client(url: str) -> Any:
-    boto3 = pytest.importorskip("boto3")
-    from botocore.config import Config
-
-    config = Config(retries={"max_attempts": 1}, user_agent_extra="quire")
-    keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
-    return boto3.client("bedrock-runtime", endpoint_url=url, region_name="us-east-1", config=config, **keys)
-
 
 # How each client is asked for a whole reply, and for a stream, with what more.
 METHODS: dict[str, tuple[str, str, JsonObject]] = {
@@ -238,11 +214,7 @@ def test_a_broken_rule_is_the_client_s_own_bad_request_error(
     assert server.requests[0].error[:40] in str(caught.value)
 
 
-SIMPLE: dict[str, JsonObject] = {
-    "anthropic": {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
-    "openai-responses": {"model": "gpt-5.6", "input": "hi"},
-    "openai-chat": {"model": "gpt-5.6", "messages": [{"role": "user", "content": "hi"}]},
-}
+SIMPLE = {"anthropic": CLAUDE, "openai-responses": RESPONSES, "openai-chat": CHAT}
 
 
 @pytest.mark.parametrize("wire", SIMPLE)
