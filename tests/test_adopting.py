@@ -241,10 +241,11 @@ def test_a_reply_that_was_not_recorded_is_an_error(tmp_path: Path) -> None:
 def test_a_reply_is_recorded_once(tmp_path: Path) -> None:
     thread = opened(tmp_path)
     thread.user("What lies there?")
-    thread.request(TARGET)
+    request = thread.request(TARGET)
     thread.record(Reply((quire.respond("A spoon."),), Usage(), id="r1"))
-    with pytest.raises(CallError, match="r1 is recorded already"):
-        thread.record(Reply((quire.respond("A spoon."),), Usage(), id="r1"))
+    for again in (thread, opened(tmp_path)):
+        with pytest.raises(CallError, match="r1 is recorded already"):
+            again.record(Reply((quire.respond("A spoon."),), Usage(), id="r1"), request)
     thread.user("And here?")
     thread.request(TARGET)
     thread.record(Reply((quire.respond("A fork."),), Usage(), id="r1"))  # of a server that names all alike

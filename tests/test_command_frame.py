@@ -58,6 +58,34 @@ def test_a_wrong_call_is_one_line_and_a_hint(tmp_path: Path, warm: Path, command
     assert lines[1].endswith("--help` shows how.")
 
 
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("log import n ''", "The name is empty"),
+        ("log append t ''", "The name is empty"),
+        ("log list --db ''", "The name is empty"),
+        ("audit ''", "The name is empty"),
+        ("import ''", "The name is empty"),
+        ("record update rec-1 --version 1 ''", "The name is empty"),
+        ("audit . --budget 9", "--budget is for the simulation"),
+        ("audit . --apply --json", "--apply tells what it does to people alone"),
+        ("export t --to openai-chat --vault .", "--vault is for chat files"),
+        ("import --from openai-chat f --vault .", "--vault is for chat files"),
+        ("render t -m openai:", "openai: names no model"),
+        ("render t -p openai:a -m b", "'openai:a' is no provider"),
+        ("show 99 --in t", "no entry is called '99' in t\nhint: Give an id, at least 6 of its hex digits, or a seq.\n"),
+        ('lint - <<< \'[{"role": "user"}]\'', "standard input holds a message where a request belongs"),
+        ("record catalog - <<< null", "holds no list of tools"),
+        ("record catalog - <<< '[5]'", "a tool is an object with a name, not '5'\nhint: Write [{"),
+        (f"lock {'a' * 300}", "File name too long\nhint: Check the path."),
+    ],
+)
+def test_what_is_meant_by_nobody_is_refused(demo: Path, warm: Path, command: str, told: str) -> None:
+    code, out, err = shell(demo, f"cd {demo}; quire {command}", warm)
+    assert (code > 0, out) == (True, "")
+    assert told in err
+
+
 @pytest.fixture
 def demo(tmp_path: Path) -> Path:
     """A folder whose database has a thread of one entry."""

@@ -132,8 +132,6 @@ class Thread(Closing, Forking):
         usual = (*watches, RequestLog(name))
         self.observers: tuple[Observer, ...] = usual if observers is None else tuple(observers)
         self._newest: Request | None = None
-        # Of the reply recorded last: its request's hash, and its id.
-        self._newest_reply = "", ""
         # The newest policy and changes, with what they were computed from.
         self._policy: tuple[object, tuple[Policy, JsonObject]] = None, (Policy(), {})
         # Whether closing the thread closes the store too.
@@ -451,11 +449,13 @@ class Thread(Closing, Forking):
     def _record(self, reply: Any, request: Request | None, served: Served | None) -> list[Entry]:
         sent = self._sent_request(request)
         parsed = reply if isinstance(reply, Reply) else parse_reply(sent.target, reply, list(self._tools_offered()))
-        newest_reply = sent.lines.sha256, parsed.id
-        if parsed.id and newest_reply == self._newest_reply:
-            raise CallError(f"reply {parsed.id} is recorded already", hint="Call thread.request() for the next one.")
+        if not self._fold.position.seq:
+            self._fold.catch_up()
+        if parsed.id and parsed.id == self._fold.position.reply_id:
+            # A server may call all its replies alike: it is the same one if the request is.
+            if self._fold.newest_request().get("request_sha256") == sent.lines.sha256:
+                raise CallError(f"reply {parsed.id} is recorded already", hint="Call thread.request() for the next one.")
         appended = self.append(self.sent_entry(sent, parsed), *parsed.entries)
-        self._newest_reply = newest_reply
         # What the provider itself says of its cache, in JSON or in the SDK's object.
         diagnosis = diagnosis_of(reply.model_dump() if hasattr(reply, "model_dump") else reply)
         self.reported(sent, parsed, diagnosis, served)

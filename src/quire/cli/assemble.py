@@ -290,7 +290,8 @@ def _find(name: str, source: str | None, db: Place | None) -> Entry:
             if str(entry.seq) == name or (len(digits) >= 6 and entry.id.removeprefix("sha256:").startswith(digits)):
                 return entry
     raise NotFound(
-        f"no entry is called {name!r}", hint="Give an id, at least 6 of its hex digits, or a seq with --in THREAD|FILE."
+        f"no entry is called {name!r}" + (f" in {source}" if source else ""),
+        hint=f"Give an id, at least 6 of its hex digits, or a seq{'' if source else ' with --in THREAD|FILE'}.",
     )
 
 

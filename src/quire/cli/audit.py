@@ -18,6 +18,7 @@ import msgspec
 
 from quire.cli.output import (
     FILE_PATH,
+    FileName,
     NumberRange,
     Place,
     answer,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=FileName(path_type=Path))
 @option("--top", "How many conversations to show.", click.IntRange(0), 10)
 @option("--fail-under", "Exit with 1 where less of it was read, in percent.", NumberRange(0, 100))
 @option("--what-if", "Also: what other policies would have cost and kept (simulated).", bool)
@@ -91,6 +92,10 @@ def audit(
     """
     from quire.audit import file_parts
 
+    if step and as_json:
+        raise CallError(f"--{step} tells what it does to people alone", hint="Leave --json out.")
+    if budget and not what_if:
+        raise CallError("--budget is for the simulation", hint="Add --what-if.")
     if step == "revert":
         revert()
         return

@@ -23,6 +23,7 @@ import msgspec
 import quire
 from quire.cli.output import (
     FOLDER_THERE,
+    FileName,
     Place,
     answer,
     append_new,
@@ -106,7 +107,7 @@ class ThreadGrowth(NamedTuple):
 
 
 @click.command("import")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=FileName())
 @option("--from format", "What PATH is written in (default: what it looks like).", sorted({*FORMATS, *PROGRAMS}))
 @option("--into --thread thread", "Store what is new of it in this thread (default, or -: print entries).")
 @option("--line", "Only this one of the conversations, counted from 1.", click.IntRange(1))
@@ -138,11 +139,15 @@ def import_(
       quire import --from anthropic request.json | quire assemble -
       quire import --from markdown chat.md --vault ~/notes --into demo
     """
+    if vault and format not in (None, MARKDOWN):
+        raise CallError("--vault is for chat files", hint=f"Leave it out with --from {format}.")
     conversations = [talk for path in paths for talk in _read(path, format, model, partial(_chat_file, vault, db))]
     names = ", ".join(paths)
     if line is not None:
         if line > len(conversations):
-            raise CallError(f"{names} holds {len(conversations)} conversations, not {line}", hint="Lines count from 1.")
+            raise CallError(
+                f"{names} holds {count_of(len(conversations), 'conversation')}, not {line}", hint="Lines count from 1."
+            )
         conversations = [conversations[line - 1]]
     _warn(conversations)
     if thread is None or thread == "-":
@@ -339,6 +344,8 @@ def export(source: str, format: str, vault: Path | None, db: Place | None) -> No
     """
     from quire import providers
 
+    if vault and format != MARKDOWN:
+        raise CallError("--vault is for chat files", hint="Add --to markdown, or leave it out.")
     entries = load_entries(source, db)
     if format == MARKDOWN:
         from quire.archive import export_markdown
@@ -377,7 +384,7 @@ def text_format(name: str) -> Any:
 
 @click.command("format")
 @click.argument("name", metavar="FORMAT", type=click.Choice(list(TEXT_FORMATS)))
-@click.argument("file", default="-")
+@click.argument("file", default="-", type=FileName())
 @option("--profile", "markdown: quire, or agent-q as it was.", ["quire", "agent-q"], "quire", show_default=False)
 @option("--parse parses", "Read the text and print its value as JSON.", bool)
 @option("--wrap", "markdown: put tags around context and request.", ["none", "tags"])
@@ -440,7 +447,7 @@ def _is_lines(text: str) -> bool:
 
 
 @click.command()
-@click.argument("file")
+@click.argument("file", type=FileName())
 @option("--model -m", "Model name, also with provider: and vendor/ (default: o200k).")
 @json_option
 def tokens(file: str, model: str | None, as_json: bool) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from quire import values
 from quire.cli.output import (
+    FileName,
     Place,
     answer,
     confirm_deletion,
@@ -125,7 +126,7 @@ def moment(value: str) -> int:
 
 @log.command(cls=InOrder)
 @click.argument("thread")
-@click.argument("file", required=False)
+@click.argument("file", required=False, type=FileName())
 @option("--system", "A system entry.", multiple=True, metavar="TEXT")
 @option("--user", "A user entry.", multiple=True, metavar="TEXT")
 @option("--respond", "A respond entry: what the model said.", multiple=True, metavar="TEXT")
@@ -213,7 +214,7 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place 
 
 @log.command("import")
 @click.argument("thread")
-@click.argument("file", required=False)
+@click.argument("file", required=False, type=FileName())
 @option("--expected-seq", "Fail unless the thread ends at this seq.", click.IntRange(min=0))
 @db_json_options
 def import_(thread: str, file: str | None, expected_seq: int | None, db: Place | None, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -202,7 +203,9 @@ def main() -> None:
     except OSError as error:
         _give_up_output()
         about = f"{error.filename}: " if error.filename else ""
-        report(QuireError(f"{about}{error.strerror or error}", hint="Check the disk, and where the output goes."))
+        disk = not about or error.errno in (errno.ENOSPC, errno.EIO)
+        hint = "Check the disk, and where the output goes." if disk else "Check the path."
+        report(QuireError(f"{about}{error.strerror or error}", hint=hint))
         sys.exit(1)
     except BaseException as error:
         causes = type(error), type(error.__cause__)

@@ -94,7 +94,14 @@ def echo(*parts: str | tuple[str, str], err: bool = False, nl: bool = True, dim:
 Place: TypeAlias = Path | str
 
 
-class _PlaceType(click.Path):
+class FileName(click.Path):
+    """A path; an empty one comes of a variable that is not set, and is neither the folder at hand nor no path."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(value or self.fail("The name is empty.", param, ctx), param, ctx)
+
+
+class _PlaceType(FileName):
     """A file's path, or a postgresql:// address as it stands."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -133,9 +140,11 @@ def provider_and_model(provider: str | None, model: str | None) -> tuple[str, st
     """Whom --model names: "provider:model" as everywhere, or --provider apart from the model's name."""
     if provider is None and ":" in (model or ""):
         provider, _, model = (model or "").partition(":")
+    hint = "Write --model provider:model, as in anthropic:claude-opus-5-5."
     if not provider:
-        named = f"--model {model!r} names" if model else "there is"
-        raise CallError(f"{named} no provider", hint="Write --model provider:model, as in anthropic:claude-opus-5-5.")
+        raise CallError(f"{f'--model {model!r} names' if model else 'there is'} no provider", hint=hint)
+    if ":" in provider or model == "":
+        raise CallError(f"{provider!r} is no provider" if model else f"{provider}: names no model", hint=hint)
     return provider, model or ""
 
 
@@ -162,7 +171,7 @@ db_option = option(
 )
 json_option = option("--json as_json", "Print JSON for machines.", bool)
 # Types of options that name a file to be written or read, and a folder.
-FILE_PATH = click.Path(path_type=Path, dir_okay=False)
+FILE_PATH = FileName(path_type=Path, dir_okay=False)
 FOLDER_THERE = click.Path(path_type=Path, exists=True, file_okay=False)
 
 

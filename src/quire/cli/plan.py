@@ -17,6 +17,7 @@ import msgspec
 from quire import assemble
 from quire.cli.assemble import is_chosen, policy_options
 from quire.cli.output import (
+    FileName,
     Place,
     answer,
     bar,
@@ -249,7 +250,7 @@ class TimedRequest(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@click.argument("file")
+@click.argument("file", type=FileName())
 @option("--provider -p", "Provider or wire format (anthropic, openai, vllm), unless --model names it.")
 @option("--model -m", "provider:model, or the model alone (default: the one each request names).")
 @option("--mark with_marks", "Place Quire's cache marks first (where there are none).", bool)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.output import (
+    FileName,
     Place,
     answer,
     confirm_deletion,
@@ -169,7 +170,7 @@ def record() -> None:
 
 
 @record.command(short_help="Keep a new record, from FILE or from options.")
-@click.argument("file", required=False)
+@click.argument("file", required=False, type=FileName())
 @option("--schema schema_name", "Its schema, such as user.message.v1.")
 @_fields
 @db_json_options
@@ -206,7 +207,7 @@ def _draft(fields: JsonObject, now: int) -> Record:
 
 @record.command()
 @click.argument("id")
-@click.argument("file", required=False)
+@click.argument("file", required=False, type=FileName())
 @option("--version", "The version you saw; another one there is a conflict.", int, required=True)
 @_fields
 @db_json_options
@@ -260,7 +261,7 @@ def _confirmed_version(record: Record, version: int | None) -> int:
 
 
 @record.command(short_help="Make or renew the record of all tools.")
-@click.argument("file", required=False)
+@click.argument("file", required=False, type=FileName())
 @db_json_options
 def catalog(file: str | None, db: Place | None, as_json: bool) -> None:
     """Make or renew the tool.catalog.v1 record, from the tools in FILE or from the tool.v1 records.
@@ -271,7 +272,7 @@ def catalog(file: str | None, db: Place | None, as_json: bool) -> None:
       quire record create --schema tool.v1 --context '{"name": "echo"}' && quire record catalog
     """
     tools = read_json(file) if file else None
-    if tools is not None and not isinstance(tools, list):
+    if file and not isinstance(tools, list):
         raise FormatError(f"{file} holds no list of tools", hint='Write [{"name": "…", "description": "…"}, …].')
     now = now_ms()
     with open_records(db) as records:

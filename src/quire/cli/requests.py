@@ -19,6 +19,7 @@ import msgspec
 from quire import assemble, providers
 from quire.cli.output import (
     FILE_PATH,
+    FileName,
     Place,
     answer,
     console,
@@ -225,7 +226,7 @@ class LintReport(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@click.argument("file")
+@click.argument("file", type=FileName())
 @option("--provider -p", "Provider or wire format (default: the line's own, else by the shape of the request).")
 @option("--model -m", "provider:model, or the model alone (default: the one the request names).")
 @json_option
@@ -256,14 +257,14 @@ def numbered_values(file: str) -> Iterator[tuple[int, Any]]:
     """One JSON value as number 0; or JSON lines, or a JSON array of requests, each with its number from 1."""
     text = read_text(file)
     whole, lines = value_or_lines(text, file_label(file), "request") if text.strip() else ([], None)
-    if lines is not None:
-        yield from lines
-    elif whole == []:
+    numbered = lines or (enumerate(whole, start=1) if isinstance(whole, list) else [(0, whole)])
+    if whole == []:
         raise FormatError(f"{file_label(file)} holds no request", hint="Write one request a line.")
-    elif isinstance(whole, list):
-        yield from enumerate(whole, start=1)
-    else:
-        yield 0, whole
+    for number, value in numbered:
+        if isinstance(value, dict) and "role" in value and not value.keys() & {"messages", "input", "contents"}:
+            hint = 'Give the whole request: {"model": "…", "messages": […]}.'
+            raise FormatError(f"{file_label(file)} holds a message where a request belongs", hint=hint)
+        yield number, value
 
 
 def _reports(requests: Iterator[tuple[int, Any]], provider: str | None, model: str | None) -> Iterator[LintReport]:
@@ -408,7 +409,7 @@ def _first_move(old: LockedRequest, now: LockedRequest) -> tuple[str, str] | Non
     return None
 
 
-_recording = click.argument("file", type=click.Path(path_type=Path))
+_recording = click.argument("file", type=FileName(path_type=Path))
 _lock_option = option("--lock lock_file", "The file that holds the hashes.", FILE_PATH, Path("quire.lock"))
 
 

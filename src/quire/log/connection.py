@@ -38,7 +38,7 @@ def connect(path: str | Path) -> sqlite3.Connection:
     log_left = has_log(path)  # asked first: whoever makes the file writes to it before there is a log
     size = _size(path)
     if 0 < size < HEADER_BYTES:
-        raise BrokenFile(f"only {size} bytes are left of it")
+        raise BrokenFile(f"it is {size} bytes long")
     if log_left and not size:  # SQLite would delete the log, with what was acknowledged
         raise CallError(
             f"{path} is gone, and its write-ahead log {path}-wal is left, which holds what was written last",

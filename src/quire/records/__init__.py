@@ -311,7 +311,8 @@ def keep_catalog(records: Records, tools: Iterable[JsonObject] | None = None, *,
 
 def _check_tool(tool: Json) -> JsonObject:
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str) or not tool["name"]:
-        raise CallError(f"a tool is an object with a name, not {str(tool)[:60]!r}")
+        hint = 'Write [{"name": "…", "description": "…"}, …].'
+        raise CallError(f"a tool is an object with a name, not {str(tool)[:60]!r}", hint=hint)
     try:
         clean.render(clean.project(tools=[tool]))
     except (TypeError, AttributeError) as error:
