@@ -15,6 +15,7 @@ import quire
 from quire import AsyncThread, Reply, Usage
 from quire.errors import CallError
 from quire.items import from_image
+from quire.records import Records
 from quire.send.tools import tool
 from toolbox import closed_later
 
@@ -236,6 +237,24 @@ def test_a_reply_that_was_not_recorded_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CallError, match="not in the log") as raised:
         thread.results(Reply((quire.call("c1", "look", {}),), Usage()), [look])
     assert "thread.record(reply)" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "how", [{"k": "3"}, {"before": "3"}, {"neighbours": -1}, {"neighbours": "x"}, {"exclude": "ab"}]
+)
+def test_a_recall_that_cannot_be_meant_is_an_error(tmp_path: Path, how: Any) -> None:
+    thread = opened(tmp_path)
+    thread.append(quire.user("Where is the key?"))
+    with pytest.raises(CallError, match=f"{next(iter(how))} is"):
+        thread.recall("the key", **how)
+
+
+def test_what_recall_finds_tells_what_it_was_found_by(tmp_path: Path) -> None:
+    thread = opened(tmp_path)
+    thread.embedder = None
+    thread.append(quire.user("Where is the key?"))
+    Records(thread.store).create("note.v1", {"content": "The key is under the mat."})
+    assert [hit.by for hit in thread.recall("the key", scope="records")] == ["words"]
 
 
 def test_a_reply_is_recorded_once(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class AsyncThread:
     envelope = _in_os_thread(Thread.envelope)
     tools = _in_os_thread(Thread.tools)
     reported = _in_os_thread(Thread.reported)
-    recall = _in_os_thread(Thread.recall)  # type: ignore[arg-type]  # nobody gives self by name
+    recall = _in_os_thread(Thread.recall)
     answer_recall = _in_os_thread(Thread.answer_recall)
     recall_result = _in_os_thread(Thread.recall_result)
     recall_unasked = _in_os_thread(Thread.recall_unasked)

@@ -51,7 +51,7 @@ from quire.values import (
 if TYPE_CHECKING:
     from quire.providers.cache_marks import Marker
     from quire.recall import Embedder, Hit, Query, ThreadRecall
-    from quire.recall.search import SearchRecords
+    from quire.recall.search import RecallOptions, SearchRecords
     from quire.send.cycle import Outcome
     from quire.send.tools import Toolbox
     from quire.send.transport import Transport
@@ -451,10 +451,10 @@ class Thread(Closing, Forking):
         parsed = reply if isinstance(reply, Reply) else parse_reply(sent.target, reply, list(self._tools_offered()))
         if not self._fold.position.seq:
             self._fold.catch_up()
-        if parsed.id and parsed.id == self._fold.position.reply_id:
-            # A server may call all its replies alike: it is the same one if the request is.
-            if self._fold.newest_request().get("request_sha256") == sent.lines.sha256:
-                raise CallError(f"reply {parsed.id} is recorded already", hint="Call thread.request() for the next one.")
+        # A server may call all its replies alike: it is the same one if the request is.
+        again = parsed.id and parsed.id == self._fold.position.reply_id
+        if again and self._fold.newest_request().get("request_sha256") == sent.lines.sha256:
+            raise CallError(f"reply {parsed.id} is recorded already", hint="Call thread.request() for the next one.")
         appended = self.append(self.sent_entry(sent, parsed), *parsed.entries)
         # What the provider itself says of its cache, in JSON or in the SDK's object.
         diagnosis = diagnosis_of(reply.model_dump() if hasattr(reply, "model_dump") else reply)
@@ -555,7 +555,7 @@ class Thread(Closing, Forking):
     # What else a thread offers: recall and the window
 
     @_one_at_a_time
-    def recall(self, query: str | Query, k: int = 5, **how: Any) -> list[Hit]:
+    def recall(self, query: str | Query, k: int = 5, **how: Unpack[RecallOptions]) -> list[Hit]:
         """Older entries that the next request does not show, by words and, with an embedder, by meaning; `hit.by` says which.
 
         `exclude=()` searches what it shows too; `scope="threads"` all threads, `scope="records"` the file's records.

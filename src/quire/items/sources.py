@@ -31,7 +31,7 @@ def item(
 ) -> Item:
     """An item with its hash; the id stays empty until a window gives it one."""
     if not isinstance(content, str):
-        raise CallError(f"content must be a string, not {short(content)}", hint="Decode bytes first.")
+        raise CallError(f"content must be a string, not {short(content)}", hint="Decode bytes; from_file reads a path.")
     if type not in ITEM_TYPES:
         raise CallError(f"unknown item type {short(type)}", hint=f"Use one of {', '.join(ITEM_TYPES)}.")
     if not INTEGER.fits(timestamp):

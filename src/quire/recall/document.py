@@ -81,6 +81,10 @@ def pieces(text: str) -> list[str]:
     return [*parts, text[: 2 * _PIECE]]
 
 
+# What an entry or a record is found by, without and with the meaning of its words.
+BY = ("words", "words and meaning")
+
+
 class Found(msgspec.Struct, frozen=True):
     """A document's place in an answer: `score` is the sum of `parts`.
 
@@ -93,6 +97,11 @@ class Found(msgspec.Struct, frozen=True):
     parts: dict[str, float]
     relevance: float = 0.0
     by_meaning: bool = False
+
+    @property
+    def by(self) -> str:
+        """What it was found by."""
+        return BY[self.by_meaning]
 
 
 # Where a question is answered, something nearly always has this relevance; where nothing has, nothing was found.

@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 import msgspec
 
@@ -25,7 +25,7 @@ from quire.recall import MOST, RECALL_TOOL
 from quire.recall.document import FLOOR, Query, first_words, passage, relevant
 from quire.recall.languages import PREFIXES, lookups, terms
 from quire.recall.meaning import Embedder, installed
-from quire.recall.search import Hit, Recall, SearchRecords
+from quire.recall.search import Hit, Recall, RecallOptions, SearchRecords
 from quire.thread_state import ThreadState
 from quire.tokens import counter
 from quire.values import (
@@ -320,7 +320,9 @@ class ThreadRecall:
         records = self._records(self.embedder)
         return Recall(self._store, self.embedder, background=not self._closed, records=records)
 
-    def search(self, query: str | Query, k: int, ahead: Callable[[], Assembly], **how: Any) -> list[Hit]:
+    def search(
+        self, query: str | Query, k: int, ahead: Callable[[], Assembly], **how: Unpack[RecallOptions]
+    ) -> list[Hit]:
         """Entries that the next request does not show, unless `exclude` says otherwise; or records."""
         if how.get("scope") != "records" and "exclude" not in how:
             how["exclude"] = shown_ahead(ahead())

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Collection as AnyCollection
 from contextlib import suppress
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from quire.errors import CallError, QuireError
 from quire.formats import UNKNOWN, CallPair, pair_results
 from quire.log.store import Closing, EntryWords, Index, Store, Stretch
-from quire.recall.document import KINDS, RECALLED, DocumentTerms, Found, Query, SpeechSigns, entry_words, is_blank
+from quire.recall.document import BY, KINDS, RECALLED, DocumentTerms, Found, Query, SpeechSigns, entry_words, is_blank
 from quire.recall.languages import VERSION
 from quire.recall.meaning import MEANING_PARTS, Embedder, Indexer, pack, unpack
 from quire.recall.rank import POOL, Collection
@@ -275,7 +275,6 @@ ScopeName = Literal["thread", "threads", "records"]
 SCOPES: tuple[str, ...] = get_args(ScopeName)
 # Threads that are held ready; of more, the one used longest ago is loaded again when asked.
 _READY = 16
-_BY = ("words", "words and meaning")
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -294,6 +293,16 @@ class Hit(msgspec.Struct, frozen=True):
     relevance: float = 0.0
     # What it was found by: "words and meaning", or "words" without an embedder that answers, or a vector yet.
     by: str = "words"
+
+
+class RecallOptions(TypedDict, total=False):
+    """How `Thread.recall` chooses; as in `Recall.search`."""
+
+    scope: ScopeName | None
+    before: int | None
+    kinds: str | Iterable[str] | None
+    exclude: AnyCollection[int | str]
+    neighbours: int
 
 
 # How records are searched, given by whoever holds them: (query, k) -> hits of their own kind.
@@ -324,7 +333,7 @@ class Recall(Closing):
     def by(self) -> str:
         """What a search goes by: "words and meaning", or "words"."""
         away = any(scope.collection.away_until_s for scope in tuple(self._scopes.values()))
-        return _BY[self.embedder is not None and not away]
+        return BY[self.embedder is not None and not away]
 
     def close(self) -> None:
         """End background work; the store stays open."""
@@ -351,6 +360,7 @@ class Recall(Closing):
         """
         kinds = (kinds,) if isinstance(kinds, str) else None if kinds is None else tuple(kinds)
         chosen = _check_query(query, k, scope, thread, kinds)
+        _check_choice(before, exclude, neighbours)
         if chosen == "records":
             if before is not None or kinds is not None or exclude:
                 raise CallError(
@@ -425,8 +435,7 @@ class Recall(Closing):
         call = int(scope.call.all[scope.collection.row(match.id)])
         tool = self._tool(name, entry, call)
         score = round(match.score, 6)
-        by = _BY[match.by_meaning]
-        return Hit(name, entry.seq, entry.id, score, match.parts, entry, around, tool, match.relevance, by)
+        return Hit(name, entry.seq, entry.id, score, match.parts, entry, around, tool, match.relevance, match.by)
 
     def _tool(self, thread: str, entry: Entry, call: int) -> str:
         """The tool that a result came from or a call asks; `call` is the seq of the result's call, 0 if not known."""
@@ -448,8 +457,7 @@ def _check_query(
 ) -> ScopeName:
     if not isinstance(query, str | Query):
         raise CallError(f"a query is a text, not {query!r}", hint="Say what to look for, in plain words.")
-    if k < 1:
-        raise CallError(f"k is at least 1, not {k}")
+    _check_number("k", k, 1)
     if scope is not None and scope not in SCOPES:
         raise CallError(f"unknown scope {scope!r}", hint=f"Scopes: {', '.join(SCOPES)}.")
     if scope == "thread" and thread is None:
@@ -458,6 +466,19 @@ def _check_query(
         if kind not in KINDS:
             raise CallError(f"entries of kind {kind!r} are not searched", hint=f"Searched: {', '.join(KINDS)}.")
     return scope or ("threads" if thread is None else "thread")
+
+
+def _check_choice(before: object, exclude: object, neighbours: object) -> None:
+    _check_number("neighbours", neighbours, 0)
+    if before is not None:
+        _check_number("before", before, 0)
+    if isinstance(exclude, str):
+        raise CallError(f"exclude is a list, not {exclude!r}", hint=f"Write exclude=[{exclude!r}].")
+
+
+def _check_number(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or value < least:
+        raise CallError(f"{name} is at least {least}, not {value!r}", hint="Give a whole number.")
 
 
 def _caller(entries: Iterable[Entry], call_id: str) -> str:

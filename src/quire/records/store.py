@@ -57,6 +57,8 @@ class RecordHit(msgspec.Struct, frozen=True):
     share: float
     parts: dict[str, float] = {}
     view: View | None = None
+    # What it was found by, as a `quire.recall.Hit` says it.
+    by: str = "words"
 
     @property
     def preview(self) -> str:
@@ -261,7 +263,9 @@ def rank(
     best = max((hit.score for hit in hits), default=0.0)
     shares = [max(hit.score, 0.0) / best if best > 0 else float(hit.score == best) for hit in hits]
     pairs = zip(hits, shares, strict=True)
-    return [RecordHit(by_id[hit.id], round(hit.score, 6), part, near[hit.id], hit.parts) for hit, part in pairs]
+    return [
+        RecordHit(by_id[hit.id], round(hit.score, 6), part, near[hit.id], hit.parts, by=hit.by) for hit, part in pairs
+    ]
 
 
 def _collection(
