@@ -225,15 +225,21 @@ def test_nothing_to_do_is_an_answer(tmp_path: Path) -> None:
 # Much of it: parts of files, on several cores.
 
 
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_what_reads_on_other_cores_ends_with_who_asked_for_it(tmp_path: Path, kind: signal.Signals) -> None:
-    work = """
+@pytest.mark.parametrize(
+    ("kind", "at"),
+    [(signal.SIGKILL, "work"), (signal.SIGINT, "work"), (signal.SIGTERM, "work"), (signal.SIGINT, "loading")],
+)
+def test_what_reads_on_other_cores_ends_with_who_asked_for_it(tmp_path: Path, kind: signal.Signals, at: str) -> None:
+    work = f"""
 import os, signal, time
 from quire.audit import on_cores
 
 def sleep(folder):
-    open(f"{folder}/{os.getpid()}", "w").close()
+    open(f"{{folder}}/{{os.getpid()}}", "w").close()
     time.sleep(600)
+
+if __name__ == "__mp_main__" and {at == "loading"}:
+    sleep("at-work")
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: exit(1))
@@ -246,8 +252,36 @@ if __name__ == "__main__":
     until(lambda: len(os.listdir(tmp_path / "at-work")) == 2)
     workers = os.listdir(tmp_path / "at-work")
     os.killpg(process.pid, kind) if kind == signal.SIGINT else process.send_signal(kind)  # as a terminal does
-    assert b"SpawnProcess" not in process.communicate(timeout=600)[1]
+    told = process.communicate(timeout=600)[1]
+    assert [name for name in (b"SpawnProcess", b"spawn_main") if name in told] == []
     until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), "they go on")
+
+
+ENDINGS = """
+import os, sys
+from quire.audit import on_cores
+from quire.errors import QuireError
+
+def answer(number):
+    return bytes(20_000_000) if number < 6 else os._exit(7)
+
+if __name__ == "__main__":
+    answers = on_cores(2)(answer, range(int(sys.argv[1])))
+    next(answers)
+    try:
+        answers.close() if sys.argv[1] == "6" else list(answers)
+    except QuireError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize(("many", "told"), [("6", b""), ("7", b"a process that reads was stopped\n")])
+def test_processes_that_are_stopped_within_an_answer_are_waited_for_by_nobody(
+    tmp_path: Path, many: str, told: bytes
+) -> None:
+    (tmp_path / "work.py").write_text(ENDINGS)
+    words = [sys.executable, tmp_path / "work.py", many]
+    assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=60).stdout == told
 
 
 def test_parts_of_a_log_on_two_cores_are_the_log_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

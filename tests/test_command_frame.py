@@ -136,13 +136,18 @@ def test_words_that_are_not_utf_8_are_an_error_without_a_traceback(tmp_path: Pat
     assert (code, problem in err, "Traceback" in err) == (1, True, False)
 
 
-@pytest.mark.parametrize("command", ["plan", "report"])
-def test_long_work_shows_how_far_it_is_on_terminals_that_take_escapes(demo: Path, warm: Path, command: str) -> None:
-    run("log", "append", "t", "--respond", "y", "--db", demo / "q.db")
-    assert b"policies" in on_terminal(demo, command, "t", program=[str(warm)], NO_COLOR="")
-    assert b"\x1b" not in on_terminal(demo, command, "t", program=[str(warm)], NO_COLOR="1")
-    piped = subprocess.run([*QUIRE, command, "t", "--db", str(demo / "q.db")], capture_output=True, cwd=demo)
-    assert b"policies" not in piped.stderr
+@pytest.mark.parametrize(
+    ("command", "work"), [("plan t", b"policies"), ("report t", b"policies"), ("assemble t --turn 2", b"turns")]
+)
+def test_long_work_shows_how_far_it_is_on_terminals_that_take_escapes(
+    demo: Path, warm: Path, command: str, work: bytes
+) -> None:
+    run("log", "append", "t", "--respond", "y", "--user", "x", "--respond", "y", "--db", demo / "q.db")
+    words = command.split()
+    assert work in on_terminal(demo, *words, program=[str(warm)], NO_COLOR="")
+    assert b"\x1b" not in on_terminal(demo, *words, program=[str(warm)], NO_COLOR="1")
+    piped = subprocess.run([*QUIRE, *words, "--db", str(demo / "q.db")], capture_output=True, cwd=demo)
+    assert work not in piped.stderr
 
 
 def test_who_stops_long_work_is_told_how_far_it_was(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -413,32 +414,96 @@ def audit_files(
 def on_cores(count: int) -> Callable[[Callable[[Argument], Output], Iterable[Argument]], Iterator[Output]]:
     """`map` on so many processes, in order; only as much as they are about to need is handed out."""
 
+    # Not a pool of concurrent.futures: where a process is stopped within an answer, its threads wait for the rest.
     def run(function: Callable[[Argument], Output], arguments: Iterable[Argument]) -> Iterator[Output]:
-        from concurrent.futures import Future, ProcessPoolExecutor
-        from multiprocessing import get_context
+        from multiprocessing import connection, get_context
 
         context = get_context("spawn")
-        ours, theirs = context.Pipe()
-        with ours, ProcessPoolExecutor(count, context, _end_with, (theirs,)) as workers:
-            begun = (workers.submit(function, argument) for argument in arguments)
-            try:
-                yield from _in_order(begun, 2 * count, Future.result)
-            except BaseException:
-                ours.close()  # nobody waits for what they were handed
-                raise
+        with ExitStack() as stack:
+            idle: list[Any] = []
+            for _ in range(count):
+                ours, theirs = context.Pipe()
+                idle.append(stack.enter_context(ours))
+                with theirs, _undisturbed():
+                    worker = context.Process(target=_work, args=(theirs, function), daemon=True)
+                    worker.start()
+                    stack.callback(worker.join)
+                    stack.callback(worker.kill)
+            begun = enumerate(arguments)
+            at_work: dict[Any, int] = {}
+            done: dict[int, Output] = {}
+            given = 0
+            while True:
+                room = 2 * count - len(at_work) - len(done)
+                for pipe, (number, argument) in zip(idle[:room], begun, strict=False):
+                    at_work[pipe] = number
+                    with suppress(BrokenPipeError):  # its answer says that it has ended
+                        pipe.send(argument)
+                idle = [pipe for pipe in idle if pipe not in at_work]
+                if not at_work:
+                    return
+                for pipe in connection.wait(list(at_work)):
+                    done[at_work.pop(pipe)] = _answer(pipe)
+                    idle.append(pipe)
+                while given in done:
+                    yield done.pop(given)
+                    given += 1
 
     return run
 
 
-def _end_with(pipe: Any) -> None:
-    """Have this process end when the other end of a pipe is closed, and be silent at Ctrl-C, of which its parent tells."""
+def _answer(pipe: Any) -> Any:
+    """What a worker made of its piece of work."""
+    try:
+        is_right, value = pipe.recv()
+    except (EOFError, OSError) as error:
+        raise QuireError(
+            "a process that reads was stopped", hint="Is there memory enough? --jobs 1 takes less."
+        ) from error
+    if not is_right:
+        raise value
+    return value
 
-    def wait() -> None:
-        pipe.poll(None)
+
+def _work(pipe: Any, function: Callable[[Any], Any]) -> None:
+    """Answer what comes through a pipe; end with whoever asks, and be silent at Ctrl-C, of which they tell."""
+
+    def end_with_parent() -> None:
+        parent_process().join()  # type: ignore[union-attr]  # this runs in a child
         os._exit(1)
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=wait, daemon=True).start()
+    from multiprocessing import parent_process
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    while True:
+        argument = pipe.recv()
+        try:
+            answer = True, function(argument)
+        except Exception as error:
+            answer = False, error
+        pipe.send(answer)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hear of Ctrl-C afterwards: a process that is being started is known then, and is silent while it is loaded."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # it lets Ctrl-C through when it begins
+    pressed: list[int] = []
+    usual = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which processes that begin here inherit
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, usual)
+    if pressed and callable(usual):
+        usual(signal.SIGINT, None)
 
 
 def _in_order(begun: Iterable[Any], most: int, result: Callable[[Any], Any]) -> Iterator[Any]:

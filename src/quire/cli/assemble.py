@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial, wraps
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 import msgspec
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from quire.assemble import Built, Refused
     from quire.server.figures import Whereabouts
     from quire.server.views import ThreadView
+
+    _RequestUnder: TypeAlias = tuple[Built | Refused, Policy]
 
 _BAR = 40
 _COLOURS = {"L1": "blue", "L2": "cyan", "L3": "yellow", "L4": "green", "L5": "magenta", "tools": "white"}
@@ -118,17 +120,32 @@ def sent_log(entries: list[Entry], policy: Policy) -> tuple[list[Entry], list[Po
 @contextmanager
 def open_requests(
     source: str, db: Place | None, policy: Policy, turns: tuple[int, int] | None
-) -> Iterator[tuple[Iterator[tuple[Built | Refused, Policy]], Callable[[], Sequence[Entry]]]]:
+) -> Iterator[tuple[Iterator[_RequestUnder], Callable[[], Sequence[Entry]]]]:
     """The requests of a thread as they were sent, and its entries; with `turns`, from the nearest saved state."""
     from quire.thread_state import SentTurns, requests_under
 
     if turns is None or is_chosen() or is_file(source):
         entries, under = sent_log(load_usable(source, db), policy)
-        yield requests_under(entries, under), lambda: entries
+        yield _told(requests_under(entries, under), turns), lambda: entries
         return
     with open_thread(source, db) as store:
         sent = SentTurns(store, source, policy)
-        yield sent.requests(*turns), sent.log
+        yield _told(sent.requests(*turns), turns), sent.log
+
+
+def _told(requests: Iterator[_RequestUnder], turns: tuple[int, int] | None) -> Iterator[_RequestUnder]:
+    """Requests; until the first turn that is asked for, a terminal is told how far they are."""
+    if turns is not None:
+        with progress() as tell:
+            for request in requests:
+                if request[0].turn >= turns[0]:
+                    break
+                tell("turns", request[0].turn, turns[0])
+                yield request
+            else:
+                return
+        yield request
+    yield from requests
 
 
 def is_chosen() -> bool:
@@ -207,17 +224,18 @@ def show_request(out: Console, built: Built | Refused, before: Built | None, bud
     if isinstance(built, engine.Refused):
         out.print(style(_place(built), ("refused", "red"), f": {in_line(built.error)}"))
         return
-    out.print(_totals(built, engine.reused_tokens(before, built), budget))
+    lines = [_totals(built, engine.reused_tokens(before, built), budget)]
     for name, size in layer_tokens(built).items():
         if size:
             bar = "█" * max(1, round(_BAR * min(1.0, size / built.limit)))
-            out.print(style("  ", (f"{name:5}", _COLOURS[name]), f" {size:>9,} ", (bar, _COLOURS[name])))
+            lines.append(style("  ", (f"{name:5}", _COLOURS[name]), f" {size:>9,} ", (bar, _COLOURS[name])))
     if built.rebase is not None:
-        out.print(_rebase_line(built.rebase))
+        lines.append(_rebase_line(built.rebase))
     new = left_out_since(before.left_out if before is not None else (), built.left_out)
     for reason in dict.fromkeys(omission.reason for omission in new):
         seqs = [omission.entry for omission in new if omission.reason == reason]
-        out.print(style((f"  left out: {ranges(seqs)}: {in_line(reason)}", "dim")))
+        lines.append(style((f"  left out: {ranges(seqs)}: {in_line(reason)}", "dim")))
+    out.print(*lines, sep="\n")  # at once, since a thread may have tens of thousands of requests
 
 
 def _place(built: Built | Refused) -> Text:

@@ -347,7 +347,10 @@ def cut(missing: str) -> ProviderError:
 
 def not_a_reply(problem: str) -> FormatError:
     """The error of a value that should be a whole reply."""
-    return FormatError(problem, hint="Is it of the model that was asked? One event of a stream goes into quire.providers.stream(model).feed.")
+    return FormatError(
+        problem,
+        hint="Is it of the model that was asked? One event of a stream goes into quire.providers.stream(model).feed.",
+    )
 
 
 # Providers' words for failures that are worth another try.
