@@ -183,7 +183,7 @@ def _more(sent: SentRequest) -> tuple[Cause, str, str]:
 
 
 def _guess_cause(sent: SentRequest, reported: Usage, info: ModelInfo) -> tuple[Cause, str, str]:
-    """The likely cause where no byte moved and the provider says nothing: expiry, size, marks or routing."""
+    """The likely cause where no byte moved and the provider says nothing: expiry, size or routing."""
     gap_s = (sent.at_ms - sent.before_at_ms) // 1000
     lives = [block.ttl_s if block.ttl_s > 0 else info.ttl_s[0] for block in sent.blocks if block.ttl_s and info.ttl_s]
     longest = max(lives, default=info.ttl_s[0] if info.ttl_s else 0)
@@ -192,8 +192,6 @@ def _guess_cause(sent: SentRequest, reported: Usage, info: ModelInfo) -> tuple[C
         return ("ttl", f"{gap_s:,} s passed since the request before, and prefixes are kept for {longest:,} s", "")
     if reported.input_total < info.min_cache_tokens:
         return ("minimum", f"{reported.input_total:,} tokens are under the minimum of {info.min_cache_tokens:,}", "")
-    if info.engine == "anthropic" and not lives and not sent.body.get("cache_control"):
-        return "marker", "no block carries a mark", ""
     return ("routing", "same bytes, in time, long enough, marked: the provider served it elsewhere or evicted it", "")
 
 
