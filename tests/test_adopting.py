@@ -5,7 +5,9 @@ import base64
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import ContextVar
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from quire.errors import CallError
 from quire.items import from_image
 from quire.records import Records
 from quire.send.tools import tool
+from quire.testing import emulator
 from toolbox import closed_later
 
 TARGET = "openai-chat:gpt-5"
@@ -255,6 +258,41 @@ def test_what_recall_finds_tells_what_it_was_found_by(tmp_path: Path) -> None:
     thread.append(quire.user("Where is the key?"))
     Records(thread.store).create("note.v1", {"content": "The key is under the mat."})
     assert [hit.by for hit in thread.recall("the key", scope="records")] == ["words"]
+
+
+@pytest.mark.parametrize("kind", ["chat", "chat read", "message read", "message awaited", "response"])
+def test_the_streams_that_sdks_put_together_themselves_are_recorded(tmp_path: Path, kind: str) -> None:
+    import anthropic
+    import openai
+
+    provider = "anthropic" if "message" in kind else "openai"
+    calls, target = {
+        "m": ("messages", "anthropic:claude-opus-5-5"),
+        "c": ("chat.completions", TARGET),
+        "r": ("responses", "openai:gpt-6-sol"),
+    }[kind[0]]
+    thread, heard = opened(tmp_path), list[str]()
+    thread.user("Who is there?")
+    request = thread.request(target, max_tokens=100)
+
+    async def awaited(url: str) -> None:
+        client = anthropic.AsyncAnthropic(base_url=url, api_key="any")
+        async with client, client.messages.stream(**request.kwargs) as stream:
+            assert [text async for text in stream.text_stream]
+            await AsyncThread(thread).record(stream)
+
+    with emulator(provider, lambda *_: "A spoon.") as server, ExitStack() as stack:
+        if kind == "message awaited":
+            asyncio.run(awaited(server.url))
+        else:
+            make = anthropic.Anthropic if provider == "anthropic" else openai.OpenAI
+            at = server.url + "/v1" * (provider == "openai")
+            client = stack.enter_context(make(base_url=at, api_key="any"))
+            stream = stack.enter_context(attrgetter(calls)(client).stream(**request.kwargs))
+            read = list(stream) if "read" in kind else []
+            thread.record(stream, on_text=heard.append)
+            assert "".join(heard) == ("" if read else "A spoon.")
+    assert [entry.text for entry in thread if entry.kind == "respond"] == ["A spoon."]
 
 
 def test_a_reply_is_recorded_once(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_a_wrong_call_is_one_line_and_a_hint(tmp_path: Path, warm: Path, command
         ("render t -p openai:a -m b", "'openai:a' is no provider"),
         ("show 99 --in t", "no entry is called '99' in t\nhint: Give an id, at least 6 of its hex digits, or a seq.\n"),
         ('lint - <<< \'[{"role": "user"}]\'', "standard input holds a message where a request belongs"),
+        ("assemble q.db", "q.db is a database\nhint: Name a thread of it, and the file as --db q.db.\n"),
         ("record catalog - <<< null", "holds no list of tools"),
         ("record catalog - <<< '[5]'", "a tool is an object with a name, not '5'\nhint: Write [{"),
         (f"lock {'a' * 300}", "File name too long\nhint: Check the path."),
@@ -114,6 +115,11 @@ def test_a_full_disk_is_an_error_without_a_traceback(demo: Path, command: str) -
     assert code == 1
     assert err.splitlines()[0] == "error: No space left on device"
     assert len(err.splitlines()) == 2
+
+
+def test_a_terminal_that_does_not_know_its_width_is_written_to(demo: Path, warm: Path) -> None:
+    assert "user" in shell(demo, "quire log show t", warm, COLUMNS="0")[1]
+    assert b"user" in on_terminal(demo, "log", "show", "t", program=[str(warm)], COLUMNS="0")
 
 
 def test_what_a_narrow_encoding_cannot_say_is_escaped(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from quire.log import off_loop
-from quire.providers.wires import events_in, feed
+from quire.providers.wires import events_in, feed, put_together
 from quire.thread import Thread
 
 if TYPE_CHECKING:
@@ -70,10 +70,12 @@ class AsyncThread:
     ) -> list[Entry]:
         """A reply into the log; a stream, sync or async, is read to its end and `on_text` called with what it says."""
         if hasattr(events := events_in(reply), "__aiter__"):
-            reader = self.thread._reader(request)
+            reader, is_read = self.thread._reader(request), True
             async for event in events:
                 feed(reader, event, on_text)
-            reply = reader.reply()
+                is_read = False
+            whole = put_together(events) if is_read else None
+            reply = reader.reply() if whole is None else await whole
         return await off_loop(self.thread.record, reply, request, served, on_text=on_text)
 
     async def results(self, reply: Any, run: Any) -> list[Entry]:

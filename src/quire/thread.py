@@ -32,7 +32,7 @@ from quire.providers.gemini_cache import Served
 from quire.providers.incoming import ReplyReader
 from quire.providers.models import named_target
 from quire.providers.rules import GrowingCheck, require
-from quire.providers.wires import events_in, feed, parse_reply
+from quire.providers.wires import events_in, feed, parse_reply, put_together
 from quire.thread_state import CHECKPOINT_EVERY_READ, ThreadState, changed_policy, changes, policy_for, within
 from quire.values import (
     Entry,
@@ -427,10 +427,12 @@ class Thread(Closing, Forking):
         if (events := events_in(reply)) is not None:
             if hasattr(events, "__aiter__"):
                 raise CallError("the stream is asynchronous", hint="await AsyncThread(thread).record(…)")
-            reader = self._reader(request)
+            reader, is_read = self._reader(request), True
             for event in events:
                 feed(reader, event, on_text)
-            reply = reader.reply()
+                is_read = False
+            whole = put_together(events) if is_read else None
+            reply = reader.reply() if whole is None else whole
         return self._record(reply, request, served)
 
     def _reader(self, request: Request | None = None) -> ReplyReader:

@@ -424,7 +424,7 @@ def on_cores(count: int) -> Callable[[Callable[[Argument], Output], Iterable[Arg
             for _ in range(count):
                 ours, theirs = context.Pipe()
                 idle.append(stack.enter_context(ours))
-                with theirs, _undisturbed():
+                with theirs, _defer_ctrl_c():
                     worker = context.Process(target=_work, args=(theirs, function), daemon=True)
                     worker.start()
                     stack.callback(worker.join)
@@ -486,7 +486,7 @@ def _work(pipe: Any, function: Callable[[Any], Any]) -> None:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _defer_ctrl_c() -> Iterator[None]:
     """Hear of Ctrl-C afterwards: a process that is being started is known then, and is silent while it is loaded."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
         yield

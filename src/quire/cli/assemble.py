@@ -126,14 +126,14 @@ def open_requests(
 
     if turns is None or is_chosen() or is_file(source):
         entries, under = sent_log(load_usable(source, db), policy)
-        yield _told(requests_under(entries, under), turns), lambda: entries
+        yield _with_progress(requests_under(entries, under), turns), lambda: entries
         return
     with open_thread(source, db) as store:
         sent = SentTurns(store, source, policy)
-        yield _told(sent.requests(*turns), turns), sent.log
+        yield _with_progress(sent.requests(*turns), turns), sent.log
 
 
-def _told(requests: Iterator[_RequestUnder], turns: tuple[int, int] | None) -> Iterator[_RequestUnder]:
+def _with_progress(requests: Iterator[_RequestUnder], turns: tuple[int, int] | None) -> Iterator[_RequestUnder]:
     """Requests; until the first turn that is asked for, a terminal is told how far they are."""
     if turns is not None:
         with progress() as tell:

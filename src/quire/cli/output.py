@@ -197,6 +197,8 @@ def read_verbatim(file: str) -> str:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
         raise CallError(f"cannot read {name}: {error.strerror}", hint="Check the path, or use - for stdin.") from error
+    if data.startswith(b"SQLite format 3\0"):
+        raise CallError(f"{name} is a database", hint=f"Name a thread of it, and the file as --db {name}.")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -341,7 +343,8 @@ def console() -> Console:
     """A console that colours terminals only and respects NO_COLOR; styles come as Text, never in the words."""
     from rich.console import Console
 
-    piped = not sys.stdout.isatty()
+    piped, columns = not sys.stdout.isatty(), os.environ.get("COLUMNS", "")
+    unnamed = 160 if piped else 80 if columns else None  # 0 says that nobody knows
     # A pipe has no width of its own; tables there should not fold as on a narrow screen.
     return Console(
         highlight=False,
@@ -349,7 +352,7 @@ def console() -> Console:
         markup=False,
         emoji=False,
         soft_wrap=piped,
-        width=160 if piped and "COLUMNS" not in os.environ else None,
+        width=unnamed if columns in ("", "0") else None,
         # rich's own NO_COLOR still writes bold; a terminal that wants no colour wants no escapes either.
         color_system=None if os.environ.get("NO_COLOR") else "auto",
     )

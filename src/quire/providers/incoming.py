@@ -56,7 +56,8 @@ def object_in(value: Any, subject: str) -> JsonObject:
             f"{subject} is nested too deeply to be read", hint="No provider sends such a thing; check the base URL."
         ) from error
     if not isinstance(value, dict):
-        raise FormatError(f"{subject} is {type(value).__name__}, not an object", hint="Hand over the decoded JSON.")
+        hint = "Hand over what the SDK's call gave, awaited (of a raw response, its parse()), or its decoded JSON."
+        raise FormatError(f"{subject} is {type(value).__name__}, not an object", hint=hint)
     return value
 
 

@@ -146,9 +146,16 @@ def events_in(reply: Any) -> Any:
     return events if not whole and (hasattr(events, "__iter__") or hasattr(events, "__aiter__")) else None
 
 
+def put_together(events: Any) -> Any:
+    """The whole reply (async: to be awaited) that an SDK's own stream made of events which were read before; or None."""
+    names = ("get_final_message", "get_final_completion", "get_final_response")
+    return next((getattr(events, name)() for name in names if hasattr(events, name)), None)
+
+
 def feed(reader: ReplyReader, event: Any, on_text: Callable[[str], object] | None) -> None:
     """One more event of a stream; `on_text` gets what it says to the user."""
-    reader.feed(event)
+    # The stream that OpenAI's SDK has for Chat puts each chunk into an event of its own.
+    reader.feed(event.chunk if getattr(event, "type", None) == "chunk" else event)
     for piece in reader.live():
         if on_text is not None and piece.kind == "respond":
             on_text(piece.text)
