@@ -71,6 +71,7 @@ def test_a_wrong_call_is_one_line_and_a_hint(tmp_path: Path, warm: Path, command
         ("audit . --apply --json", "--apply tells what it does to people alone"),
         ("export t --to openai-chat --vault .", "--vault is for chat files"),
         ("import --from openai-chat f --vault .", "--vault is for chat files"),
+        ("render t -m openai:gpt-5 --all --bytes", "--bytes prints the prefix of one request"),
         ("render t -m openai:", "openai: names no model"),
         ("render t -p openai:a -m b", "'openai:a' is no provider"),
         ("show 99 --in t", "no entry is called '99' in t\nhint: Give an id, at least 6 of its hex digits, or a seq.\n"),

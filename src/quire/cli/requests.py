@@ -93,6 +93,8 @@ def render(
       quire render demo -m openai:gpt-6-sol --json
       quire render entries.jsonl -m vllm:qwen --all > requests.jsonl
     """
+    if as_bytes and (every or as_json):
+        raise CallError("--bytes prints the prefix of one request", hint="Leave --all and --json out.")
     provider, model = provider_and_model(provider, model)
     target = f"{provider}:{model}"
     requests = _requests(load_usable(source, db), provider, model, budget)
