@@ -19,6 +19,7 @@ from quire.cli.chat_commands import COMMANDS, PlannedRebase, compact, money, run
 from quire.cli.main import report
 from quire.cli.output import (
     SUMMING_UP,
+    FileName,
     Place,
     PlainScreen,
     confirm,
@@ -470,7 +471,7 @@ def _completer() -> Any:
 @click.argument("thread", default="chat")
 @question_options
 @turn_options
-@option("--save", "Keep a chat file in this folder.", click.Path(path_type=Path, file_okay=False))
+@option("--save", "Keep a chat file in this folder.", FileName(path_type=Path, file_okay=False))
 @db_option
 def chat(
     thread: str,

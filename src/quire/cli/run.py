@@ -116,6 +116,8 @@ def reach(model: str | None, base_url: str | None = None, explicit_cache: bool =
 
     target = model or os.environ.get("QUIRE_MODEL") or last or "local:smollm2"
     named_target(target)
+    if base_url == "":
+        raise CallError("--base-url is empty", hint="Name an address, or leave it out for the provider's own.")
     if explicit_cache:
         check_explicit_cache(target)
     url = base_url or os.environ.get("QUIRE_BASE_URL") or address_for(target, os.environ)

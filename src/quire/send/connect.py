@@ -38,6 +38,7 @@ from quire.send.transport import (
     timed_out,
     too_deep,
     unreachable,
+    without_password,
 )
 from quire.send.transport import events as sse
 from quire.values import JsonObject, Request, sha256_hex
@@ -510,6 +511,8 @@ def _check(name: str, call: ModelCall, url: str, endpoint: Endpoint, base_url: s
         raise ProviderError(f"no API key for {name}", hint=f"Set {keys}, or give --base-url for a server of your own.")
     if not url and call.path is not None:
         raise CallError(f"{name} has no fixed address", hint="Give base_url (--base-url).")
+    if url and not url.lower().startswith(("http://", "https://")):
+        raise CallError(f"{without_password(url)!r} is no base URL", hint="Write http://127.0.0.1:8000 or https://….")
 
 
 def _by_sdk(name: str, call: ModelCall, endpoint: Endpoint, via: Via) -> bool:
