@@ -4,7 +4,7 @@ import asyncio
 import base64
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from contextvars import ContextVar
 from operator import attrgetter
@@ -15,7 +15,7 @@ import pytest
 
 import quire
 from quire import AsyncThread, Reply, Usage
-from quire.errors import CallError
+from quire.errors import CallError, ProviderError
 from quire.items import from_image
 from quire.records import Records
 from quire.send.tools import tool
@@ -293,6 +293,21 @@ def test_the_streams_that_sdks_put_together_themselves_are_recorded(tmp_path: Pa
             thread.record(stream, on_text=heard.append)
             assert "".join(heard) == ("" if read else "A spoon.")
     assert [entry.text for entry in thread if entry.kind == "respond"] == ["A spoon."]
+
+
+def test_a_stream_that_held_nothing_is_no_reply(tmp_path: Path) -> None:
+    class Nothing:
+        def __iter__(self) -> Iterator[object]:
+            return iter(())
+
+        def get_final_response(self) -> object:
+            raise RuntimeError("Didn't receive a `response.completed` event.")  # as OpenAI's SDK says it
+
+    thread = opened(tmp_path)
+    thread.user("Who is there?")
+    thread.request(TARGET)
+    with pytest.raises(ProviderError, match="the stream ended before"):
+        thread.record(Nothing())
 
 
 def test_a_reply_is_recorded_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -74,8 +75,10 @@ class AsyncThread:
             async for event in events:
                 feed(reader, event, on_text)
                 is_read = False
-            whole = put_together(events) if is_read else None
-            reply = reader.reply() if whole is None else await whole
+            whole = None
+            with suppress(AssertionError, RuntimeError):  # the SDK's way to say that nothing came
+                whole = await final if is_read and (final := put_together(events)) is not None else None
+            reply = reader.reply() if whole is None else whole
         return await off_loop(self.thread.record, reply, request, served, on_text=on_text)
 
     async def results(self, reply: Any, run: Any) -> list[Entry]:

@@ -476,13 +476,14 @@ def _work(pipe: Any, function: Callable[[Any], Any]) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=end_with_parent, daemon=True).start()
-    while True:
-        argument = pipe.recv()
-        try:
-            answer = True, function(argument)
-        except Exception as error:
-            answer = False, error
-        pipe.send(answer)
+    with suppress(EOFError, OSError):  # who asks is gone
+        while True:
+            argument = pipe.recv()
+            try:
+                answer = True, function(argument)
+            except Exception as error:
+                answer = False, error
+            pipe.send(answer)
 
 
 @contextmanager
