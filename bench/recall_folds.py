@@ -21,7 +21,7 @@ from locomo import KS, Conversation, Question, entries, load
 from quire.cli.output import print_table
 from quire.recall import Collection
 from quire.recall.document import Query, ask, document, index_terms
-from quire.recall.rank import WEIGHTS, standard
+from quire.recall.rank import WEIGHTS, standard_words
 from quire.recall.words import scores
 from traces import parser
 
@@ -54,12 +54,12 @@ def _reasons(held: Collection, text: str) -> Any:
     speakers, rows = held._speakers, np.arange(len(held.ids))
     asked = ask(Query(text), speakers.people())
     neighbours = held._beside()
-    words, _ = scores(held._postings, asked, neighbours, held._alive.all)
+    words, _, ideal = scores(held._postings, asked, neighbours, held._alive.all)
     vector, none = held._vector(asked), np.zeros(0, np.int64)
     every = held._every_cosine(rows, vector, none, none.astype(np.float32), neighbours)
     return np.stack(
         [
-            standard(words),
+            standard_words(words, ideal if vector is not None and asked.english else 0.0),
             held._likeness(rows, every, neighbours),
             (speakers.speakers.all == asked.subject) * (asked.subject >= 0),
             neighbours.dialogue * speakers.asks.all,

@@ -592,7 +592,7 @@ class Thread(Closing, Forking):
 
             if self._recollection is not None:
                 self._recollection.close()
-            self._recollection = ThreadRecall(self.store, self.name, self.embedder, self._searching_records)
+            self._recollection = ThreadRecall(self.store, self.name, self.embedder, self._searching_records, self.clock)
         return self._recollection
 
     def _searching_records(self, embedder: Embedder | None) -> SearchRecords:

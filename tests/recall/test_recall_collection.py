@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection as Collection_
+from collections.abc import Sequence
 from itertools import cycle, pairwise
 from typing import Any
 
@@ -150,6 +151,29 @@ def test_only_and_exclude_choose_among_documents() -> None:
     assert ids(made.search("hat", 10, only=["1", "3", "zzz"])) == ["1", "3"]
     assert ids(made.search("hat", 10, only=np.array([True, False, True, False, False]))) == ["0", "2"]
     assert ids(made.search("hat", 10, exclude=["0", "4", "zzz"])) == ["1", "2", "3"]
+
+
+class Rephrased(HashedWords):
+    """Takes a few words for others that mean the same."""
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        return super().encode([text.replace("bike", "bicycle").replace("purchased", "bought") for text in texts])
+
+
+NOTES = [f"note {at} of the week" for at in range(60)]
+
+
+def test_what_means_the_same_stands_before_one_word_by_chance() -> None:
+    made = told([*NOTES, "bicycle bought", "a cheap lamp and a chair beside it"], embedder=Rephrased())
+    made.embed()
+    assert ids(made.search("cheap bike purchased", 2)) == ["60", "61"]
+
+
+def test_what_stands_out_by_its_meaning_is_relevant_without_a_word_of_the_question() -> None:
+    made = told([*NOTES, "the bicycle was bought"], embedder=Rephrased())
+    made.embed()
+    assert relevant(made.search("bike purchased cheaply", 1))
+    assert not relevant(made.search("weather in the north", 1))
 
 
 @pytest.mark.parametrize("speakers", [("Sam", "Sam"), ("", ""), ("user", "user")])

@@ -101,6 +101,18 @@ def test_before_exclude_and_kinds_narrow_the_search(recall: Recall) -> None:
         assert seqs(recall.search("Lyon", thread="t", kinds=kinds)) == [5]
 
 
+def test_a_relative_date_is_meant_from_when_it_is_asked(store: Store) -> None:
+    day = 86_400_000
+    store.append("d", [values.user(f"Entry {n} of the diary", at=n * day) for n in range(100, 120)])
+    asked_at = Recall(store, clock=lambda: 120 * day)
+    assert seqs(asked_at.search("two days ago", 1, thread="d")) == [19]
+    assert seqs(asked_at.search("what did I say Yesterday?", 1, thread="d")) == [20]
+    assert seqs(asked_at.search(Query("yesterday", at=111 * day), 1, thread="d")) == [11]
+    with Thread(store, "d", clock=lambda: 115 * day) as thread:
+        thread.embedder = None
+        assert seqs(thread.recall("the day before yesterday", 1, exclude=())) == [14]
+
+
 def test_neighbours_come_on_request_in_order(recall: Recall) -> None:
     hit = recall.search("puppy", 1, thread="t", neighbours=1)[0]
     assert [entry.seq for entry in hit.neighbours] == [6, 7, 8]

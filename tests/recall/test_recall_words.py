@@ -27,6 +27,12 @@ from quire.recall.languages import FUNCTION_WORDS, lookups, readable, stems, ter
         ("东京都", "东京 京都 =东 =京 =都"),
         ("x東y", "x y =東"),
         ("हिन्दी", "हिन्द"),
+        # A number beside letters, figures in groups, and what a hash is called by.
+        ("flight LH1234", "flight lh1234 ~lh ~1234"),
+        ("1,200 of 1.500.000", "1 200 1 500 000 ~1200 ~1500000 =1.500.000"),
+        ("Call +49 151 2345-6789", "call 49 151 2345 6789 ~4915123456789 =2345-6789"),
+        ("192.168.178.1", "192 168 178 1 =192.168.178.1"),
+        ("commit 9fb24e0c1d22", "commit 9fb24e0 =9fb24e0c1d22"),
         ("https://github.com/a/b", "https github com b =github.com =https://github.com/a/b"),
         ("", ""),
     ],
@@ -198,6 +204,8 @@ def test_what_a_query_asks_for_depends_on_neither_case_nor_space_around_it(text:
         # It was said on a Monday.
         ("last Friday, last Monday, next friday", ["5 May 2023", "1 May 2023", "12 May 2023"]),
         ("Gestern war Markt.", ["7 May 2023"]),
+        ("the day before yesterday, ten days ago, this month", ["6 May 2023", "28 April 2023", "May 2023"]),
+        ("我昨天去了", ["7 May 2023"]),
         ("the last one", []),
     ],
 )
@@ -241,6 +249,28 @@ def test_a_date_is_asked_for_in_any_of_its_forms(asked: str) -> None:
 )
 def test_what_only_asks_is_no_word_of_a_query_in_scripts_without_spaces(asked: str, words: list[str]) -> None:
     assert [word for word, weight in ask(Query(asked), {}).words if weight == 1 and word[0] != "="] == sorted(words)
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("What was it Yesterday?", "What was it 7 May 2023?"),
+        ("two days ago", "6 May 2023"),
+        ("我昨天去了", "我 7 May 2023 去了"),
+        ("what was last month?", "what was April 2023?"),
+        ("1,200 euros", "1200 euros"),
+        ("on 1.500.000", "on 1500000"),
+    ],
+)
+def test_a_relative_date_and_figures_in_groups_are_asked_for_as_what_they_mean(asked: str, meant: str) -> None:
+    words, plain = (dict(ask(Query(text, at=1683554160000), {}).words) for text in (asked, meant))
+    assert words.items() >= {word: weight for word, weight in plain.items() if weight == 1}.items()
+
+
+def test_a_week_is_asked_for_by_its_days() -> None:
+    words = dict(ask(Query("last week", at=1683554160000), {}).words)
+    assert words.items() >= {"may": 1.0, "2023": 1.0, **{str(day): 0.25 for day in range(1, 8)}}.items()
+    assert "8" not in words
 
 
 def test_a_relative_date_is_found_by_the_day_it_means() -> None:

@@ -19,10 +19,12 @@ from quire.recall.languages import (
     PREFIXES,
     VERSION,
     date_words,
+    is_english,
     lookups,
     meant_dates,
     readable,
     spell_dates,
+    spell_numbers,
     stems,
     tells,
     terms,
@@ -228,7 +230,7 @@ def document(entry: Entry) -> Document:
         text,
         extra=_extra(entry)[: TEXT_LIMIT - len(text)],
         speaker=str(speaker),
-        date=" ".join([date_words(entry.at), *meant_dates(text[:_BEGINNING], entry.at)]),
+        date=" ".join(dict.fromkeys([date_words(entry.at), *meant_dates(text[:_BEGINNING], entry.at)])),
     )
 
 
@@ -336,24 +338,26 @@ _WHICH = re.compile(
 
 
 class Query(msgspec.Struct, frozen=True):
-    """A query, and the turn before it where it continues a conversation."""
+    """A query, and the turn before it where it continues a conversation; `at` (ms) is when "yesterday" is said."""
 
     text: str
     earlier: str = ""
+    at: int | None = None
 
 
 class QueryTerms(msgspec.Struct, frozen=True):
     """A query taken apart for one collection.
 
     `words` holds what to look up, a word or two that stand side by side, and its weight; `subject` is the speaker it
-    is about, -1 for none. `when`, `name`: it asks for a time, for something with a name. `meaning` is the text to
-    embed, empty where the model does not read its script, `earlier` that of the turn before.
+    is about, -1 for none. `when`, `name`: it asks for a time, for something with a name; `english`: the model knows its
+    words. `meaning` is the text to embed, empty where the model does not read its script, `earlier` that of the turn before.
     """
 
     words: tuple[tuple[str, float], ...]
     subject: int = -1
     when: bool = False
     name: bool = False
+    english: bool = True
     meaning: str = ""
     earlier: str = ""
 
@@ -366,6 +370,7 @@ def ask(query: Query, names: Mapping[str, int]) -> QueryTerms:
         _subject(query.text, named),
         _ASKS_WHEN.match(query.text) is not None,
         _WHICH.match(query.text) is not None,
+        is_english(query.text),
         *(in_first_person(text, names) if readable(text) else "" for text in (query.text, query.earlier)),
     )
 
@@ -402,8 +407,9 @@ def _weigh(query: Query) -> tuple[tuple[str, float], ...]:
     """The words of the query and its pairs of neighbouring words, each once; of the turn before at less weight."""
     out: dict[str, float] = {}
     for text, weight in ((query.text, 1.0), (query.earlier, EARLIER)):
-        dates, forms = spell_dates(text)
-        words = terms(dates, is_query=True)
+        dates, forms = spell_dates(text, query.at)
+        spelled, as_written = spell_numbers(dates)
+        words, forms = terms(spelled, is_query=True), f"{forms} {as_written}".strip()
         row = [word for word in words if word[0] not in PREFIXES]
         beside = _BESIDE if any(map(tells, words)) else 1.0
         for word in words:

@@ -21,7 +21,7 @@ from typing import Any
 from quire.errors import needs_extra
 
 # Raised when the rules below change, or how much of an entry they see, so that stored words are made again.
-VERSION = 11
+VERSION = 12
 
 # In front of a word that stands for itself: a compound, a single sign, in a question each of its words.
 WHOLE = "="
@@ -47,6 +47,14 @@ _WORDS_APART, _COMPOUNDS_APART = (
 )
 _JOINTS = re.compile(r"[/\\@:#+]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+")
+# A number beside letters; and a hash, which people call by its first signs.
+_NUMBERED = re.compile(r"([a-z]{2,})(\d+)|(\d+)([a-z]{2,})", re.I)
+_HASH, _SHORT_HASH = re.compile(r"(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{8,}"), 7
+# Figures in groups: "1,200", "1 500 000", "+49 151 2345-6789".
+_GROUPED = re.compile(
+    r"\d(?<![\d.,]\d)(?<!\d-\d)"
+    r"(?:(?=(?:[ -]?\d){6})\d{1,3}(?:[ -]\d{2,4})+|\d{0,2}([.,'’\u00a0\u202f ])\d{3}(?:\1\d{3})*)(?![.,]?\d)"
+)
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff]+")
 
 # What asks in scripts that are cut into pairs of signs, and what ends a question or a word there: with its neighbours it
@@ -212,7 +220,18 @@ def terms(text: str, is_query: bool = False) -> list[str]:
         out += (FORM + form for form in sorted(forms.difference(out)))
     if is_query:
         whole += (word for word in plain_words if not word.isdigit())
-    return out + [WHOLE + word for word in dict.fromkeys(whole)]
+    else:
+        out += (FORM + number for number in dict.fromkeys(map(_in_one_piece, _GROUPED.finditer(text))))
+    return out + [word if word[0] == FORM else WHOLE + word for word in dict.fromkeys(whole)]
+
+
+def spell_numbers(query: str) -> tuple[str, str]:
+    """A query with its numbers in one piece, and as they were: "1,200 or 3" -> ("1200 or 3", "1,200")."""
+    return _GROUPED.sub(_in_one_piece, query), " ".join(match[0] for match in _GROUPED.finditer(query))
+
+
+def _in_one_piece(figures: re.Match[str]) -> str:
+    return re.sub(r"\D", "", figures[0])
 
 
 def _other_stems(parts: Iterable[tuple[str, ...]], language: str, others: Iterable[str]) -> Iterator[str]:
@@ -239,6 +258,10 @@ def _split_compound(compound: str, is_query: bool) -> tuple[tuple[str, ...], tup
     for word in words:
         if word.isascii():
             humps = [word] if word.islower() and "_" not in word else list(filter(None, _HUMP.split(word)))
+            if _HASH.fullmatch(word):
+                humps = [word[:_SHORT_HASH]]
+            elif not word.isalpha() and (numbered := _NUMBERED.fullmatch(word)):
+                whole += (FORM + part.lower() for part in numbered.groups() if part)
             parts += (hump.lower() for hump in humps)
             if humps and humps != [word]:
                 whole.append(word.lower())
@@ -311,6 +334,11 @@ def _languages(words: set[str], text: str) -> tuple[str, list[str]]:
     return (best[0], ["english"]) if is_sure else ("english", best)
 
 
+def is_english(text: str) -> bool:
+    """Whether nothing says that a text is in another language than English."""
+    return readable(text) and _languages(set(tokens(text)), text) == ("english", [])
+
+
 # A stemmer keeps state while it works, so each Python thread has its own.
 _local = threading.local()
 
@@ -358,12 +386,26 @@ _MONTHS = [names.split()[0].capitalize() for names in _MONTH_NAMES.split("\n")]
 _MONTH = {name: str(month) for month, names in enumerate(_MONTH_NAMES.split("\n"), 1) for name in names.split()}
 _DAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 _UNITS = {"day": 1, "week": 7}
-_COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "a couple of": 2}
+_NUMBERS = "one two three four five six seven eight nine ten eleven twelve"
+_COUNTS = {**{word: n for n, word in enumerate(_NUMBERS.split(), 1)}, "a": 1, "an": 1, "a couple of": 2}
+# How many days ago these are; "hier" is left out, for in German it is no day.
+_DAYS_AGO = {
+    word.replace("_", " "): days
+    for days, words in {
+        0: "today tonight this_morning this_afternoon this_evening heute hoy oggi hoje vandaag сегодня 今天 今日 오늘",
+        1: "yesterday last_night gestern ayer ieri ontem gisteren igår wczoraj včera вчера вчора 昨天 昨日 어제",
+        2: "the_day_before_yesterday vorgestern avant-hier anteayer anteontem eergisteren позавчера 前天 그저께",
+        -1: "tomorrow",
+    }.items()
+    for word in words.split()
+}
+_WAYS = {"last": 1, "this": 0, "next": -1}
+# In lower case: to look for any case is slow.
 _RELATIVE = re.compile(
-    r"\b(?:(yesterday|tomorrow|gestern|ayer|ieri|ontem|gisteren|вчера)"
-    rf"|(last|next) (week|month|year|{'|'.join(_DAYS)})"
-    rf"|(\d{{1,3}}|{'|'.join(_COUNTS)}) (day|week|month|year)s? ago)\b",
-    re.I,
+    rf"\b(?:({'|'.join(word for word in _DAYS_AGO if not _UNSPACED.match(word))})"
+    rf"|({'|'.join(_WAYS)}) (week|month|year|{'|'.join(_DAYS)})"
+    rf"|(\d{{1,3}}|{'|'.join(_COUNTS)}) (day|week|month|year)s? ago)\b"
+    rf"|({'|'.join(word for word in _DAYS_AGO if _UNSPACED.match(word))})"
 )
 
 # Where the calendar ends, less the years that a text can name ahead of its own.
@@ -387,7 +429,10 @@ def date_words(at: int | None) -> str:
     """A moment's day in words, UTC: 1683554160000 -> "8 May 2023"."""
     if at is None or not 0 <= at < _END:
         return ""
-    day = datetime.fromtimestamp(at / 1000, UTC)
+    return _day_words(datetime.fromtimestamp(at / 1000, UTC))
+
+
+def _day_words(day: datetime) -> str:
     return f"{day.day} {day:%B %Y}"
 
 
@@ -399,17 +444,31 @@ def meant_dates(text: str, at: int | None) -> list[str]:
     relative = list[str]()
     if date_words(at):
         day = datetime.fromtimestamp((at or 0) / 1000, UTC)
-        relative = [_relative_date(day, *match.groups()) for match in _RELATIVE.finditer(text)]
+        relative = [_relative_date(day, match) for match in _RELATIVE.finditer(text.lower())]
     in_figures = (words for _, words in _in_figures(text) if words) if "20" in text or "19" in text else ()
     return list(dict.fromkeys([*relative, *in_figures]))
 
 
-def spell_dates(query: str) -> tuple[str, str]:
-    """A query with its dates in words, and the other forms that they may stand in.
+def spell_dates(query: str, at: int | None = None) -> tuple[str, str]:
+    """A query with its dates in words, those relative to `at` too, and the other forms that they may stand in.
 
-    "on 2026-03-14?" -> ("on 14 March 2026?", "2026-03-14 14th")
+    "on 2026-03-14?" -> ("on 14 March 2026?", "2026-03-14 14th Mar")
     """
     forms = list[str]()
+    if at is not None and date_words(at):
+        day = datetime.fromtimestamp(at / 1000, UTC)
+
+        def in_words(found: re.Match[str]) -> str:
+            if (match := _RELATIVE.fullmatch(found[0].lower())) is None:
+                return found[0]
+            words = _relative_date(day, match)
+            forms.extend([found[0], *_other_forms(words)])
+            if "week" in (match[3], match[5]):
+                monday = day - timedelta(days=day.weekday() + 7 * _ago(match))
+                forms.extend(_day_words(monday + timedelta(days=n)) for n in range(7))
+            return f" {words} "
+
+        query = re.sub(_RELATIVE.pattern, in_words, query, flags=re.I)
     for match, words in [*_in_figures(query), *_named_dates(query)]:
         if words:
             # A month of another language stays: texts in it are not spelled anew. So does what is in words already.
@@ -421,13 +480,14 @@ def spell_dates(query: str) -> tuple[str, str]:
 
 
 def _other_forms(words: str) -> Iterator[str]:
-    """How else a text may tell a day: "14 March 2026" -> "2026-03-14", "14th"."""
-    day, month, *year = words.split()
-    if not day.isdigit():
+    """How else a text may tell a day: "14 March 2026" -> "2026-03-14", "14th", "Mar"."""
+    day, month, *year = *words.split(), ""
+    if not day.isdigit() or not month:
         return
-    if year:
+    if year[0]:
         yield f"{year[0]}-{_MONTHS.index(month) + 1:02}-{int(day):02}"
     yield day + ("th" if day in ("11", "12", "13") else {"1": "st", "2": "nd", "3": "rd"}.get(day[-1], "th"))
+    yield month[:3]
 
 
 def _in_figures(text: str) -> Iterator[tuple[re.Match[str], str]]:
@@ -458,20 +518,24 @@ def _words(day: str | None, month: str, year: str) -> str:
     return " ".join(filter(None, (str(int(day)) if day else "", _MONTHS[int(month) - 1], year)))
 
 
-def _relative_date(
-    since: datetime, day: str | None, way: str | None, span: str | None, count: str | None, unit: str | None
-) -> str:
+def _relative_date(since: datetime, match: re.Match[str]) -> str:
     """One relative date; what is told in weeks or months is known to the month, in years to the year."""
-    steps = int(count) if count and count.isdigit() else _COUNTS.get((count or "one").lower(), 1)
-    back = (day or way or "ago").lower() not in ("tomorrow", "next")
-    of = (span or unit or "day").lower()
+    ago, of = _ago(match), match[3] or match[5] or "day"
     if of in _DAYS:
-        away = (since.weekday() - _DAYS.index(of)) % 7 or 7
-        steps, of = (away if back else 7 - away % 7), "day"
+        away = (since.weekday() - _DAYS.index(of)) % 7
+        ago, of = (away or 7) if ago > 0 else away - 7, "day"
     if of == "year":
-        return str(since.year + (-steps if back else steps))
+        return str(since.year - ago)
     if of == "month":
-        months = 12 * since.year + since.month - 1 + (-steps if back else steps)
+        months = 12 * since.year + since.month - 1 - ago
         return f"{_MONTHS[months % 12]} {months // 12}"
-    moved = since + timedelta(days=_UNITS[of] * (-steps if back else steps))
-    return f"{moved.day} {moved:%B %Y}" if of == "day" else f"{moved:%B %Y}"
+    moved = since - timedelta(days=_UNITS[of] * ago)
+    return _day_words(moved) if of == "day" else f"{moved:%B %Y}"
+
+
+def _ago(match: re.Match[str]) -> int:
+    """How many days, weeks, months or years ago a relative date is."""
+    name, way, _, count, _, sign = match.groups()
+    if count:
+        return int(count) if count.isdigit() else _COUNTS[count]
+    return _WAYS[way] if way else _DAYS_AGO[name or sign]

@@ -18,6 +18,7 @@ from quire.assemble.user_message import entry_text, references, whole_text
 from quire.errors import CallError, NotFound, QuireError
 from quire.formats import clean
 from quire.formats.clean import Clean, ToolResult, formatted_context
+from quire.log import now_ms
 from quire.log.shapes import short
 from quire.log.store import Store
 from quire.providers.convert import holds_blocks
@@ -309,16 +310,17 @@ class ThreadRecall:
         thread: str,
         given: Embedder | Literal["installed"] | None,
         records: Callable[[Embedder | None], SearchRecords],
+        clock: Callable[[], int] = now_ms,
     ) -> None:
         embedder = installed() if given == "installed" else given
         self.given, self.embedder, self._thread = given, embedder, thread
-        self._store, self._records, self._closed = store, records, False
+        self._store, self._records, self._clock, self._closed = store, records, clock, False
 
     @cached_property
     def _recall(self) -> Recall:
         """Made by the first search, from which on vectors of new entries are made beside the conversation."""
         records = self._records(self.embedder)
-        return Recall(self._store, self.embedder, background=not self._closed, records=records)
+        return Recall(self._store, self.embedder, background=not self._closed, records=records, clock=self._clock)
 
     def search(
         self, query: str | Query, k: int, ahead: Callable[[], Assembly], **how: Unpack[RecallOptions]
@@ -381,11 +383,11 @@ class ThreadRecall:
         """What a turn's message says of what was left out, where it is surely relevant to the user's words."""
         if not assembly.rebases or (context := _context(assembly, share)).room < _LEAST_TOKENS:
             return {}
-        return self._for_words(text, _text_before(assembly), context).meta
+        return self._for_words(Query(text, _text_before(assembly)), context).meta
 
     def _beside(self, user: Entry, assembly: Assembly, context: _Context) -> list[Entry]:
         """A call and its result beside the words of a user that are in the log already."""
-        placed = self._for_words(user.text, _text_before(assembly, user.seq), context)
+        placed = self._for_words(Query(user.text, _text_before(assembly, user.seq), user.at), context)
         if not placed.text:
             return []
         beside: JsonObject = {"placement": "context", "idempotent": True}
@@ -393,12 +395,12 @@ class ThreadRecall:
         meta = {"recalled_ids": list(placed.ids)}
         return [call, values.result(call.call_id, None, placed.text, meta=meta)]
 
-    def _for_words(self, text: str, before: str, context: _Context) -> Placed:
+    def _for_words(self, query: Query, context: _Context) -> Placed:
+        text = query.text
         query_words = set(terms(text, is_query=True))
         # One word ("continue", "thanks") asks for nothing, unless it names one thing.
         if sum(word[0] not in PREFIXES for word in query_words) < 2 and not _NAMES_ONE.search(text):
             return Placed("")
-        query = Query(text, before)
         hits = self._recall.search(query, MOST_UNASKED, thread=self._thread, kinds=PLACED, exclude=context.exclude)
         # Nobody asked for it: only hits that are surely relevant and share a word with the question are brought back.
         # A name is shared whole: m_12.rs is none of m_11.rs's, though both have an m and end in rs.

@@ -16,6 +16,7 @@ import numpy as np
 from quire.errors import CallError, MissingPart
 from quire.recall.document import (
     EARLIER,
+    FLOOR,
     TOOL,
     USUAL_COSINE,
     Document,
@@ -44,6 +45,9 @@ _logger = logging.getLogger("quire")
 POOL = 200
 _FEW = 1000
 _ROUNDING = 1e-5
+# What scores by words differ at least by, as shares of what a row that holds all words would have: in any collection, and
+# more where only few rows hold any. Not in languages of which the model knows little: there words tell more than meaning.
+_LEAST_SPREAD, _SPARSE_SPREAD = 0.03, 0.05
 
 
 class Weights(msgspec.Struct, frozen=True):
@@ -61,18 +65,27 @@ class Weights(msgspec.Struct, frozen=True):
 
 
 WEIGHTS = Weights()
+# What shares no word with a question is relevant where its cosine is at least this, and stands out from all others by so many
+# deviations more than the nearest of that many would by chance.
+_LEAST_LIKE, _MORE_THAN_CHANCE = 0.4, 0.5
 PARTS = ("words", "meaning", "speaker", "speech", "time", "name")
 
 
-def standard(values: Floats) -> Floats:
-    """Standard scores: mean 0, deviation 1; all 0 where nothing differs."""
+def standard(values: Floats, least: float = 0.0) -> Floats:
+    """Standard scores: mean 0, deviation 1, or less where they deviate by less than `least`; all 0 where nothing differs."""
     if not len(values):
         return values
     values = values.astype(np.float64)
     spread = values.std()
     # Less than rounding can make is no difference; it would be blown up to a whole deviation.
     differs = spread > _ROUNDING * max(1.0, np.abs(values).max())
-    return ((values - values.mean()) / spread if differs else np.zeros(len(values))).astype(np.float32)
+    return ((values - values.mean()) / max(spread, least) if differs else np.zeros(len(values))).astype(np.float32)
+
+
+def standard_words(scores: Floats, ideal: float) -> Floats:
+    """Standard scores by words: one word of many that a row holds by chance is no great matter where no other row does."""
+    sparse = np.count_nonzero(scores == 0) / max(1, len(scores))
+    return standard(scores, ideal * (_LEAST_SPREAD + _SPARSE_SPREAD * sparse))
 
 
 def standard_by(values: Floats, apart: Bools) -> Floats:
@@ -336,7 +349,7 @@ class Collection:
         """The k best documents, best first; `only` names those that may be found, `exclude` those that may not."""
         query_terms = ask(query if isinstance(query, Query) else Query(query), self._speakers.people())
         neighbours = self._beside()
-        words, share = scores(self._postings, query_terms, neighbours, self._alive.all)
+        words, share, ideal = scores(self._postings, query_terms, neighbours, self._alive.all)
         vector = self._vector(query_terms)
         allowed = self._allowed_rows(only, exclude)
         near, cosines = _NOTHING if vector is None else self.meaning.near(vector, allowed)
@@ -345,13 +358,15 @@ class Collection:
         rows = rows[(words[rows] > 0) | has_vector]
         every = self._every_cosine(rows, vector, near, cosines, neighbours)
         likeness = self._likeness(rows, every, neighbours)
-        parts = self._parts(query_terms, rows, words, likeness)
+        by_words = standard_words(words[rows], ideal if vector is not None and query_terms.english else 0.0)
+        parts = self._parts(query_terms, rows, by_words, likeness)
         parts += 0.0  # no negative zeros for the eye
         # Less than six places is rounding, not a difference.
         total = np.round(parts.sum(axis=0, dtype=np.float64), 6)
         best = order(total, rows)[: max(0, k)]
         has_cosine = np.isfinite(every[rows[best]])
         relevance = share[rows[best]] + np.where(has_cosine, every[rows[best]], np.float32(USUAL_COSINE))
+        relevance = np.maximum(relevance, self._outstanding(every[rows[best]], cosines, allowed))
         relevances = np.round(relevance.astype(np.float64), 6).tolist()
         found = zip(best, parts[:, best].T.tolist(), relevances, has_cosine.tolist(), strict=True)
         return [
@@ -398,7 +413,7 @@ class Collection:
         speakers = self._speakers
         return np.stack(
             [
-                WEIGHTS.words * standard(words[rows]),
+                WEIGHTS.words * words,
                 WEIGHTS.meaning * likeness,
                 speakers.speaker(query, rows),
                 speakers.speech(rows, self._beside().dialogue[rows]),
@@ -418,6 +433,16 @@ class Collection:
             lacking = around[~np.isfinite(every[around])]
             every[lacking] = self.meaning.cosines(vector, lacking)
         return every
+
+    def _outstanding(self, found: Floats, cosines: Floats, allowed: Bools) -> Floats:
+        """The relevance of what stands out from all that was compared; 0 where that is not most of what may be found."""
+        count = len(cosines)
+        if count < 2 or 2 * count < np.count_nonzero(allowed):
+            return np.zeros(len(found), np.float32)
+        by_chance = np.sqrt(2 * np.log(count))
+        deviations = (found - cosines.mean()) / max(float(cosines.std()), _ROUNDING)
+        relevance = np.float32(FLOOR) * deviations / np.float32(by_chance + _MORE_THAN_CHANCE)
+        return np.where(found >= np.float32(_LEAST_LIKE), relevance, np.float32(0))
 
     def _likeness(self, rows: Ints, every: Floats, neighbours: Neighbours) -> Floats:
         """Cosines averaged with those of neighbours, standardised; 0 where a meaning is not known."""

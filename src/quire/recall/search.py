@@ -13,6 +13,7 @@ import numpy as np
 
 from quire.errors import CallError, QuireError
 from quire.formats import UNKNOWN, CallPair, pair_results
+from quire.log import now_ms
 from quire.log.store import Closing, EntryWords, Index, Store, Stretch
 from quire.recall.document import BY, KINDS, RECALLED, DocumentTerms, Found, Query, SpeechSigns, entry_words, is_blank
 from quire.recall.languages import VERSION
@@ -322,8 +323,9 @@ class Recall(Closing):
         *,
         background: bool = False,
         records: SearchRecords | None = None,
+        clock: Callable[[], int] = now_ms,
     ) -> None:
-        self.store, self.embedder, self._records = store, embedder, records
+        self.store, self.embedder, self._records, self._clock = store, embedder, records, clock
         self._scopes: dict[str | None, Scope] = {}
         # What is held ready grows with the log; one search at a time may do that.
         self._lock = threading.Lock()
@@ -361,6 +363,9 @@ class Recall(Closing):
         kinds = (kinds,) if isinstance(kinds, str) else None if kinds is None else tuple(kinds)
         chosen = _check_query(query, k, scope, thread, kinds)
         _check_choice(before, exclude, neighbours)
+        asked = query if isinstance(query, Query) else Query(query)
+        if asked.at is None:
+            asked = msgspec.structs.replace(asked, at=self._clock())
         if chosen == "records":
             if before is not None or kinds is not None or exclude:
                 raise CallError(
@@ -369,7 +374,7 @@ class Recall(Closing):
                 )
             if self._records is None:
                 raise CallError("this recall knows no records", hint="Pass records=…, or use Records(store).search.")
-            return list(self._records(query.text if isinstance(query, Query) else query, k))
+            return list(self._records(asked.text, k))
         within = thread if chosen == "thread" else None
         if self._indexer is not None:
             self._indexer.wait_for_few()
@@ -381,11 +386,11 @@ class Recall(Closing):
             skip = [id for id in exclude if isinstance(id, str)]
 
             def hits(without: list[str]) -> list[Hit]:
-                matches = loaded.collection.search(query, k, only=only, exclude=[*skip, *without])
+                matches = loaded.collection.search(asked, k, only=only, exclude=[*skip, *without])
                 return [self._hit(loaded, match, within, neighbours) for match in matches]
 
             if loaded.asks_near:
-                loaded.bring(self.store.index, query)
+                loaded.bring(self.store.index, asked)
             best = hits([])
             blank = [hit.id for hit in best if is_blank(hit.entry)]
             return [hit for hit in hits(blank) if not is_blank(hit.entry)] if blank else best

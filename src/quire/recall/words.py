@@ -302,11 +302,14 @@ _SOME = 200
 _COMPLETE, _COMPLETE_B = 1.0, 0.75
 
 
-def scores(postings: Postings, query: QueryTerms, neighbours: Neighbours, allowed: Bools) -> tuple[Floats, Floats]:
-    """How well each allowed row and its surroundings answer the query's words, and the share of them they hold."""
+def scores(
+    postings: Postings, query: QueryTerms, neighbours: Neighbours, allowed: Bools
+) -> tuple[Floats, Floats, float]:
+    """How well each allowed row and its surroundings answer the query's words, the share of them they hold, and about what
+    a row would score that holds all."""
     documents, long = neighbours.rows, neighbours.long
     out, share, wide, direct = np.zeros((4, len(long)), np.float32)
-    whole = complete = 0.0
+    whole = complete = ideal = 0.0
     for term, weight in query.words:
         rows, counts = postings.of(key(term))
         inside = allowed[rows]
@@ -318,6 +321,7 @@ def scores(postings: Postings, query: QueryTerms, neighbours: Neighbours, allowe
         # A name is asked for whole where it stands anywhere; other words are in the index by their stems alone.
         complete += rare if len(rows) else telling
         direct[rows] += np.float32(rare)
+        ideal += _rarity(len(rows), documents) if telling else 0.0
         if not len(rows) or (documents > _LARGE and 8 * len(rows) > documents):
             continue
         touched = neighbours.spread(rows, counts.astype(np.float32), wide)
@@ -329,7 +333,7 @@ def scores(postings: Postings, query: QueryTerms, neighbours: Neighbours, allowe
         wide[touched] = 0
     holding = np.flatnonzero(direct >= np.float32(0.999 * complete or 1))
     out[holding] *= 1 + np.float32(_COMPLETE) / (np.float32(1 - _COMPLETE_B) + np.float32(_COMPLETE_B) * long[holding])
-    return out[:-1], share[:-1] / np.float32(whole or 1)
+    return out[:-1], share[:-1] / np.float32(whole or 1), ideal
 
 
 def _rarity(holders: int, documents: int) -> float:
