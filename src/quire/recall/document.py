@@ -419,7 +419,8 @@ def _weigh(query: Query) -> tuple[tuple[str, float], ...]:
                 out.setdefault(word, weight if tells(word) else weight * beside)
         for first, second in pairwise(row):
             out.setdefault(f"{first} {second}", weight * SIDE_BY_SIDE)
-        for word in terms(forms, is_query=True) if forms else ():
+        others = terms(forms, is_query=True) if forms else []
+        for word in [*others, *map(" ".join, pairwise(word for word in others if word[0] not in PREFIXES))]:
             out.setdefault(word, weight * _OTHERWISE)
     return tuple(sorted(out.items()))
 
