@@ -328,6 +328,15 @@ def test_equal_requests_are_told_once_where_the_newest_stood_and_counted() -> No
     assert text == "Not listed: 2 requests\nUser: look\ngo on"
 
 
+def test_what_every_message_of_the_user_repeats_is_told_once_where_they_said_it_last() -> None:
+    reminder = "Answer in JSON only, never in prose. Today is 2026-11-18."
+    said = ["How warm is it in Split?", "Never, it says: Skip the cellar.", "Use tabs. And now?", "Use no tabs. Why?"]
+    entries = [values.user(f"{text}\n\n{reminder}") for text in ("Skip the cellar.", "", *said)]
+    text = summary([values.user("Skip the cellar."), *entries], 400)
+    assert [line.text for line in earlier(text).lines] == ["Skip the cellar.", *said[:-1], f"{said[-1]} {reminder}"]
+    assert went(text) == (len(entries) + 1, 0)
+
+
 @given(st.builds(UnlistedCounts, st.integers(0, 10**6), st.integers(0, 10**6)))
 def test_how_many_are_not_listed_is_read_back(missing: UnlistedCounts) -> None:
     assert earlier(tell_unlisted(missing)).missing == missing
@@ -748,15 +757,16 @@ def test_what_is_told_in_parts_is_parted_by_one_mark_and_told_once() -> None:
 
 def test_a_mark_stands_where_something_was_left_out_and_nowhere_else() -> None:
     whole = "Never push to main. Always ask dana@example.org first."
+    alone = "Never pull from dev. Always ask noor@example.org first."
     asked = f"Never mail. Well, how is it going so far with the other things? {whole} And how was your holiday?"
     others = [values.user(f"and how does the thing with so many {n} work" * 2) for n in "abcdefghijklm"]
-    lines = [line.text for line in earlier(summary([values.user(whole), values.user(asked), *others], 180)).lines]
-    assert lines[0] == whole
+    lines = [line.text for line in earlier(summary([values.user(alone), values.user(asked), *others], 180)).lines]
+    assert lines[0] == alone
     assert lines[1].startswith("Never mail. Well, how is it going")
     assert lines[1].endswith(f" [...] {whole} …")
     assert demands(asked, Whole()) == ("Never mail.", "Never push to main.", "Always ask dana@example.org first.")
-    few = earlier(summary([values.user(whole), values.user(asked), *others], 90)).lines
-    assert [line.text for line in few[:2]] == [whole, f"Never mail. … {whole} …"]
+    few = earlier(summary([values.user(alone), values.user(asked), *others], 90)).lines
+    assert [line.text for line in few[:2]] == [alone, f"Never mail. … {whole} …"]
 
 
 @pytest.mark.parametrize("opens", [True, False])

@@ -54,6 +54,8 @@ _LABEL = re.compile(r"(User|Done|Open|Failed|Assistant|Changed|Used|Named|Not li
 _UNLISTED = re.compile(r"Not listed: (?=\d)(?:(\d{1,9}) requests)?(?:, )?(?:(\d{1,9}) decisions)?")
 # What calls changed, what others were made with, and what else was said: words that may be named again.
 CHANGED, USED, NAMED = LISTS = ("Changed: ", "Used: ", "Named: ")
+# Where something was left out once or more in a row.
+_GAPS = re.compile(rf"(?:\s*{MORE.strip()})+\s*")
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -175,7 +177,7 @@ _NEWEST, _PART = 3, 6
 def extract(leaving: Leaving) -> str:
     """Requests and decisions in their order, then what was changed and named, as much as the limit holds."""
     before = earlier(leaving.before)
-    all_lines = [*_summary_lines(before.lines, leaving.entries)]
+    all_lines = _each_demand_once([*_summary_lines(before.lines, leaving.entries)])
     most = max(leaving.limit, min(leaving.most, _demand_tokens(all_lines, SHORT_FACTS)))
     prose = _cut_to_tokens(before.prose, leaving.limit // 2)
     limit = most - _count(prose)
@@ -210,7 +212,7 @@ def _demand_tokens(lines: Sequence[Line], whole: Whole) -> int:
 def forgotten(leaving: Leaving, text: str) -> str:
     """What a summary by another leaves out of the demands and of what was named, as lines to stand behind it."""
     before = earlier(leaving.before)
-    all_lines = [*_summary_lines(before.lines, leaving.entries)]
+    all_lines = _each_demand_once([*_summary_lines(before.lines, leaving.entries)])
     room = {bound: max(leaving.limit // 2, leaving.most if _is_short(bound) else 0) for bound in WHOLES}
     whole = next((bound for bound in WHOLES if _demand_tokens(all_lines, bound) <= room[bound]), Whole())
     demanded = [demand for line in all_lines if line.who == "User" for demand in demands(line.text, whole)]
@@ -305,6 +307,26 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
             yield Line("Failed", f"{text} {tool}{called if target in called else target})")
         if entry.seq == plan:
             yield from (Line("Open", _flat(step)) for step in _next_steps(_open_steps(entry) or []))
+
+
+def _each_demand_once(lines: Sequence[Line]) -> list[Line]:
+    """The lines; a sentence that the user said in several messages, a reminder in each say, is told in the newest.
+
+    A message that says nothing else becomes an equal of that one.
+    """
+    once, said = dict[Line, Line](), dict[str, Line]()
+    for line in reversed(lines):
+        if line.who != "User" or line in once:
+            continue
+        demanded, text, newer = demands(line.text), line.text, line
+        for demand in demanded:
+            before, _, behind = text.partition(demand)
+            if demand in said and before.strip()[-1:] in STOPS + MORE:
+                text, newer = f"{before}{MORE}{behind}", said[demand]
+        text = text if newer is line else _GAPS.sub(GAP, text).strip(GAP)
+        once[line] = Line(line.who, text) if text else newer
+        said |= dict.fromkeys(set(demanded).difference(said), once[line])
+    return [once.get(line, line) for line in lines]
 
 
 def _closing(entries: Sequence[Entry]) -> set[int]:
