@@ -255,6 +255,12 @@ _PARTS_OF_WORDS = re.compile(
     r"ห้าม|อย่า|ต้อง|เสมอ|เท่านั้น|ไม่|ก่อน|ทุก|ภายใน|อย่างน้อย|ยกเว้น|แทน|না(?=[ ।!]|$)|কখনও|শুধু|অবশ্যই|ாதே|ாதீர்|வேண்டாம்|கூடாது|m[ae]y[ıi]n|malı(?!\w)|meli(?!\w)|"
     r"算了|可以了|现在可以|允许|忘れて|取り消|[てで]も?(?:いい|よい|良い|構)|許可|잊어|도 (?:돼|됩|되|괜찮)|허용|مسموح|भूल जा|ลืม|อนุญาต"
 )
+# What somebody does not know, see or have at hand, and thanks, forbid nothing.
+_LACKS = re.compile(
+    r"(?i)\b(?:(?:I|we|he|she|they) (?:\w+ )?(?:do|did|does|could)(?:n['’]t| not) (?:\w+ )?(?:know|remember|recall|see)|"
+    r"I can(?:['’]t|not) (?:\w+ )?(?:remember|recall|see)|I (?:\w+ )?(?:do|did)(?:n['’]t| not) (?:\w+ )?have (?:the|that|those|it|them)|"
+    r"(?:am|['’]m) not (?:\w+ )?sure|(?:nobody|no one) knows|no,? (?:thanks|thank you|problem|idea))\b"
+)
 _SPOKEN_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 
 
@@ -262,7 +268,9 @@ def _commands(sentence: str) -> list[int]:
     """Where words of command stand in a sentence: 'Please never push' -> [7]."""
     places = [word.start() for word in _SPOKEN_WORD.finditer(sentence) if _is_command(word[0])]
     phrases = (_PHRASES,) if sentence.isascii() else (_PHRASES, _PARTS_OF_WORDS)
-    return sorted([*places, *(found.start() for phrase in phrases for found in phrase.finditer(sentence))])
+    places += [found.start() for phrase in phrases for found in phrase.finditer(sentence)]
+    lacks = [range(*found.span()) for found in _LACKS.finditer(sentence)] if places else ()
+    return sorted(place for place in places if not any(place in lack for lack in lacks))
 
 
 def _is_command(word: str) -> bool:
