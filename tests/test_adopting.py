@@ -345,6 +345,8 @@ def test_paths_are_files_and_pictures(tmp_path: Path) -> None:
         (lambda thread: thread.user("?", images=["paper.pdf"]), "Images end in .png"),
         (lambda thread: thread.user("?", images=["iVBORw0KGgo" * 99]), '"data": "…"'),
         (lambda thread: thread.tools([look]), "thread.tools(look, find)"),
+        (lambda thread: thread.tools({}), '"name": …'),
+        (lambda thread: thread.tools({"description": "Looks.", "parameters": {}}), '"name": …'),
         (lambda thread: thread.request(None), "provider:model"),
         (lambda thread: quire.Thread(thread.store, "t", {"budget": 9}), "quire.Policy(budget="),
     ],

@@ -154,6 +154,8 @@ def starred_free(x: int = 1) -> int:
         (Tree(1, []), {"content": '{"value":1,"children":[]}'}),
         (Output("long", "short"), {"outcome": "short", "content": "long"}),
         ("a\ud800b", {"content": "a\ufffdb"}),
+        ("hällo".encode(), {"content": "hällo"}),
+        (b"\x89PNG\0", {"outcome": "the tool returned 5 bytes that are no text", "error": True}),
     ],
 )
 def test_what_a_tool_returns_becomes_text(value: Any, result: JsonObject) -> None:

@@ -152,7 +152,13 @@ def _tool_form(tool: JsonObject) -> str:
     if isinstance(kind, str):
         # A provider's own tools: Anthropic's are dated, "web_search_20250305".
         return "anthropic" if _DATED.search(kind) else "openai-responses"
-    return "" if "name" in tool else "gemini"
+    if "name" in tool:
+        return ""
+    # Gemini's own tools are objects under their names: {"googleSearch": {}}.
+    if not tool or "parameters" in tool or not all(isinstance(inner, dict) for inner in tool.values()):
+        hint = 'Write {"name": …, "description": …, "parameters": {…}}, or hand over a function.'
+        raise CallError(f"a tool's definition has a name; this holds {', '.join(tool)[:60] or 'nothing'}", hint=hint)
+    return "gemini"
 
 
 def export(format: str, entries: Iterable[Entry]) -> Json:

@@ -481,9 +481,14 @@ def _error_line(error: BaseException) -> str:
 
 
 def _as_output(returned: Any) -> Output:
-    """What a tool returned as text: strings as they are, nothing as empty, everything else as compact JSON."""
+    """What a tool returned as text: strings and what bytes spell as they are, nothing as empty, all else as compact JSON."""
     if isinstance(returned, Output):
         return returned
+    if isinstance(returned, bytes | bytearray):
+        try:
+            returned = returned.decode()
+        except UnicodeDecodeError:
+            return _failure(f"the tool returned {len(returned):,} bytes that are no text")
     if isinstance(returned, str):
         return Output(returned)
     if returned is None:
