@@ -314,18 +314,18 @@ def _each_demand_once(lines: Sequence[Line]) -> list[Line]:
 
     A message that says nothing else becomes an equal of that one.
     """
-    once, said = dict[Line, Line](), dict[str, Line]()
+    once, line_of = dict[Line, Line](), dict[str, Line]()
     for line in reversed(lines):
         if line.who != "User" or line in once:
             continue
         demanded, text, newer = demands(line.text), line.text, line
         for demand in demanded:
             before, _, behind = text.partition(demand)
-            if demand in said and before.strip()[-1:] in STOPS + MORE:
-                text, newer = f"{before}{MORE}{behind}", said[demand]
+            if demand in line_of and before.strip()[-1:] in STOPS + MORE:
+                text, newer = f"{before}{MORE}{behind}", line_of[demand]
         text = text if newer is line else _GAPS.sub(GAP, text).strip(GAP)
         once[line] = Line(line.who, text) if text else newer
-        said |= dict.fromkeys(set(demanded).difference(said), once[line])
+        line_of |= dict.fromkeys(set(demanded).difference(line_of), once[line])
     return [once.get(line, line) for line in lines]
 
 
