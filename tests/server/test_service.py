@@ -183,6 +183,7 @@ def test_keys_are_made_shown_once_and_revoked(tmp_path: Path, monkeypatch: pytes
     for name in ("", "  ", "a\nb"):
         refused = CliRunner().invoke(quire, ["serve", "keys", "add", name])
         assert "cannot be a key's name" in str(refused.exception)
+    assert "is the service's own" in said_of("serve keys add laptop --tenant quire-service")
     key = json.loads(said_of("serve keys add laptop --tenant acme --json"))["key"]
     listed = json.loads(said_of("serve keys list --json"))
     assert [(each["name"], each["tenant"]) for each in listed] == [("laptop", "acme")]

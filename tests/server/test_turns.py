@@ -200,6 +200,13 @@ def test_events_of_what_is_not_there(replicas: list[httpx.Client]) -> None:
     assert (ahead.status_code, ahead.json()["state"]["seq"], "from 0" in ahead.json()["hint"]) == (409, 1, True)
 
 
+def test_who_asks_for_the_head_of_events_alone_reads_none(replicas: list[httpx.Client]) -> None:
+    replicas[0].post("/api/threads/h/entries", json={"entries": [user("x")]})
+    head = replicas[0].head("/api/threads/h/events")
+    assert (head.status_code, head.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+    assert replicas[0].get("/api/threads/h").status_code == 200  # on the same connection
+
+
 @pytest.mark.parametrize("kind", PLACES)
 def test_a_turn_held_over_http_is_held_at_the_service_and_its_appends_are_fenced(
     kind: str, request: pytest.FixtureRequest

@@ -46,7 +46,7 @@ with needs_extra("the service is not installed", "serve"):
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect, HTTPConnection, Request
-    from starlette.responses import Response
+    from starlette.responses import Response, StreamingResponse
     from starlette.routing import BaseRoute, Mount, Router
     from starlette.routing import Route as Mounted
 
@@ -199,7 +199,12 @@ def _endpoints(routes: Sequence[Route], service: Service) -> list[BaseRoute]:
 
 def _by_method(answers: Mapping[str, _Endpoint]) -> _Endpoint:
     async def answer(request: Request) -> Response:
-        return await answers["GET" if request.method == "HEAD" else request.method](request)
+        if request.method != "HEAD":
+            return await answers[request.method](request)
+        response = await answers["GET"](request)
+        # A stream would go on unread, and whatever is asked next on the connection wait for its end.
+        is_stream = isinstance(response, StreamingResponse)
+        return Response(None, response.status_code, dict(response.headers)) if is_stream else response
 
     return answer
 

@@ -374,6 +374,8 @@ class Keys:
         """Make a key for a tenant; it can be read here and never again."""
         if not name.strip() or not name.isprintable():
             raise CallError(f"{name!r} cannot be a key's name", hint="Say in one line what will use it: laptop.")
+        if tenant == _OWN:
+            raise CallError(f"{tenant!r} is the service's own", hint="Its keys are kept there: choose another name.")
         key = KEY_PREFIX + secrets.token_urlsafe(32)
         record = draft(
             _SCHEMA, {"name": name, "tenant": check_tenant(tenant)}, tags=[f"sha256:{sha256_hex(key)}"], now=now
