@@ -1,6 +1,7 @@
 """Nobody reaches another tenant's threads or records, by whichever route; and no key is to be found anywhere."""
 
 import itertools
+import json
 import logging
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ import httpx
 import msgspec
 import pytest
 from serving import PLACES, new_place, served, user
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from quire import open_store
 from quire.log.store import is_server
@@ -181,6 +184,30 @@ def test_a_key_that_is_revoked_reads_no_further(tmp_path: Path, monkeypatch: pyt
             turn.read()  # it is given back, and ends
         with client.stream("POST", "/api/threads/t/hold", headers=told) as turn:
             assert turn.status_code == 200
+
+
+def test_a_key_that_is_revoked_asks_nothing_more_over_a_websocket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "KEYS_CACHED_S", 0.0)
+    asked = json.dumps({"type": "response.create", "model": "gpt-5.6", "input": "Hi", "store": False})
+    with (
+        emulator("openai") as model,
+        open_own(tmp_path / "q.db") as own,
+        served(
+            tmp_path / "q.db", lambda tenant: Passing(ProxyOptions(to=model.url, key="k"), CacheWatcher())
+        ) as client,
+    ):
+        keys = Keys(own)
+        address = str(client.base_url.copy_with(scheme="ws", path="/v1/responses"))
+        with connect(address, additional_headers={"x-quire-key": keys.add("a", "default", 0)}) as socket:
+            socket.send(asked)
+            until(lambda: "response.completed" in socket.recv())
+            keys.revoke(keys.list()[0].id)
+            socket.send(asked)
+            with pytest.raises(ConnectionClosed):
+                socket.recv()
+        assert len(model.requests) == 1
 
 
 def test_no_answer_log_or_file_holds_a_key(

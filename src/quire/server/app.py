@@ -51,7 +51,7 @@ with needs_extra("the service is not installed", "serve"):
     from starlette.routing import Route as Mounted
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from quire.server.proxy import Passing
 
@@ -155,7 +155,17 @@ class _Admission:
         except Exception as error:  # said as a problem
             await problem_response(error, self._service)(scope, receive, send)
             return
-        await self._proxies[tenant](scope, receive, send)
+        headers = HTTPConnection(scope).headers
+
+        async def receive_admitted() -> Message:
+            message = await receive()
+            # A WebSocket asks as often as it likes.
+            asks = message["type"] == "websocket.receive"
+            if asks and not await self._service.admits_still(headers, tenant, own_header=True):
+                return {"type": "websocket.disconnect", "code": 1008}
+            return message
+
+        await self._proxies[tenant](scope, receive_admitted, send)
 
 
 class SlashNames:

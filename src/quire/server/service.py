@@ -262,13 +262,14 @@ class Service:
 
     def stream(self, call: RouteCall, pieces: AsyncGenerator[bytes, None]) -> StreamingResponse:
         """The pieces as a stream, which ends where the reader's key is revoked."""
-        return self.readers.response(pieces, partial(self._admits_still, call))
+        return self.readers.response(pieces, partial(self.admits_still, call.headers, call.tenant.name))
 
-    async def _admits_still(self, call: RouteCall) -> bool:
+    async def admits_still(self, headers: Mapping[str, str], tenant: str, own_header: bool = False) -> bool:
+        """Whether a connection that was let in would be now: keys are revoked, and the first one closes the service."""
         if not await self._demands_key():
             return True
-        api_key = await off_loop(self.keys.find, request_key(call.headers))
-        return api_key is not None and api_key.tenant == call.tenant.name
+        api_key = await off_loop(self.keys.find, request_key(headers, own_header))
+        return api_key is not None and api_key.tenant == tenant
 
     # What was done already
 
