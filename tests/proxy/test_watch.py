@@ -241,6 +241,12 @@ def test_a_loss_is_laid_at_the_right_door(
         assert (grouping.total.lost > 0) == (cause != "minimum") == ("  lost " in line)
 
 
+def test_a_request_is_told_in_one_line_whatever_it_is_called() -> None:
+    call = msgspec.structs.replace(sent("Hi"), session="a\nstopped", model="m\r\nstopped")
+    line = Watched(call, Grouping().add(call)[0], None, None).line()
+    assert line == "a stopped · anthropic:m stopped · 3,100 tokens · 0% reused · price not known"
+
+
 def test_a_request_that_is_tried_again_counts_once(claude: Watching) -> None:
     asked = {**body("Hi"), "stream": True}
     claude.server.next(Cut("word " * 50, after_bytes=900))
