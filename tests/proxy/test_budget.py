@@ -134,7 +134,8 @@ def test_a_model_that_recalls_without_end_stays_in_the_budget_and_answers(wire: 
     def greedy(given: dict[str, Any]) -> Any:
         may_call = "none" not in json.dumps([given.get("tool_choice"), given.get("toolConfig")]).lower()
         if '"recall"' in json.dumps(given.get("tools") or []) and may_call:
-            ways: list[dict[str, Any]] = [{"query": f"Question {number}", "k": 20} for number in (1, 2)]
+            k = 20 if "Relevant Conversation" in json.dumps(given) else 3
+            ways: list[dict[str, Any]] = [{"query": f"Question {number}", "k": k} for number in (1, 2)]
             return {"text": "One moment.", "calls": [{"name": "recall", "args": args} for args in ways]}
         return "Enough."
 
