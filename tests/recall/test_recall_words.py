@@ -204,6 +204,7 @@ def test_what_a_query_asks_for_depends_on_neither_case_nor_space_around_it(text:
         # It was said on a Monday.
         ("last Friday, last Monday, next friday", ["5 May 2023", "1 May 2023", "12 May 2023"]),
         ("Gestern war Markt.", ["7 May 2023"]),
+        ("Avant-hier, marché. Ce matin aussi.", ["6 May 2023"]),
         ("the day before yesterday, ten days ago, this month", ["6 May 2023", "28 April 2023", "May 2023"]),
         ("我昨天去了", ["7 May 2023"]),
         ("the last one", []),

@@ -408,6 +408,9 @@ _RELATIVE = re.compile(
     rf"|({'|'.join(word for word in _DAYS_AGO if _UNSPACED.match(word))})"
 )
 
+# One of these stands in every such date of ASCII: most texts hold none, and the pattern is slow.
+_RELATIVE_WORDS = {"ago", "week", "month", "year", *_DAYS, *(tokens(word)[-1] for word in _DAYS_AGO)}
+
 # Where the calendar ends, less the years that a text can name ahead of its own.
 _END = 252_000_000_000_000
 _YEAR = r"(?:19|20)\d\d"
@@ -442,7 +445,7 @@ def meant_dates(text: str, at: int | None) -> list[str]:
     "last month, until 2023-06-01" on 8 May 2023 -> ["April 2023", "1 June 2023"]
     """
     relative = list[str]()
-    if date_words(at):
+    if date_words(at) and not (text.isascii() and _RELATIVE_WORDS.isdisjoint(tokens(text))):
         day = datetime.fromtimestamp((at or 0) / 1000, UTC)
         relative = [_relative_date(day, match) for match in _RELATIVE.finditer(text.lower())]
     in_figures = (words for _, words in _in_figures(text) if words) if "20" in text or "19" in text else ()
