@@ -1,6 +1,6 @@
-"""Recall: older entries found by words and by meaning, and placed where they cost no cache.
+"""Recall: finds older entries by words and by meaning, and places them behind what the provider has cached.
 
-Names load when used, so that a store can be opened where numpy is not installed.
+Public names are imported on first use, so that this package can be imported where numpy is not installed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# The most entries that one call of the tool finds.
+# The highest `k` that a call of the tool may ask for.
 MOST = 20
 RECALL_TOOL: Final[JsonObject] = {
     "name": "recall",
@@ -77,11 +77,11 @@ RECALL_TOOL: Final[JsonObject] = {
 
 
 def installed() -> bool:
-    """Whether the parts for searching by words are at hand; without them nobody could answer the tool."""
+    """Whether the packages for searching by words are installed; without them a call of the tool cannot be answered."""
     return all(importlib.util.find_spec(part) is not None for part in ("numpy", "Stemmer"))
 
 
-if not TYPE_CHECKING:  # a checker that saw it would take any name for one of these
+if not TYPE_CHECKING:  # a type checker that saw __getattr__ would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _WHERE:

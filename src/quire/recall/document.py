@@ -1,4 +1,4 @@
-"""What can be searched, what is asked for, what is found, and the part of it that answers."""
+"""Documents, queries and hits: what of an entry is searched, what a query asks for, and the passage that answers it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from quire.values import Entry, Json, result_words
 
 # The speaker of what tools return.
 TOOL = "tool"
-# What a text means and how it is said shows in so many of its first characters; words are searched in all of it.
+# Meaning and manner of speech are taken from this many first characters of a text; words from all of it.
 _BEGINNING = 20_000
-# Speakers that are parts to play, not people a query would name.
+# Speakers that are roles, not people whom a query would name.
 _PARTS = "user assistant tool system human ai model bot agent note record"
 ROLES = frozenset(_PARTS.split())
 
@@ -47,10 +47,10 @@ def is_name(speaker: str) -> bool:
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A text to be found, and what is known around it.
+    """A text to be found, and what is known about it.
 
-    `extra` holds words that belong to it without being said (a title, tags, a caption); `date` says when in
-    words ("8 May 2023"). Documents of one session stand beside each other in the order they were added.
+    `extra` holds words that are not part of the text (a title, tags, a caption); `date` is its day in words ("8 May
+    2023"). Documents of one session are neighbours, in the order in which they were added.
     """
 
     id: str
@@ -62,18 +62,18 @@ class Document(msgspec.Struct, frozen=True):
 
     @property
     def meaning(self) -> str:
-        """The text whose meaning is compared."""
+        """The text from which vectors are made."""
         text = f"{self.text} [{self.extra}]" if self.extra else self.text
         return text[:_BEGINNING]
 
 
-# A model reads a few hundred words at once: a longer text has several vectors, at most so many.
+# An embedding model reads a few hundred words: a longer text has a vector for each piece, up to this many.
 _PIECE = 1_000
 _PIECES = 20
 
 
 def pieces(text: str) -> list[str]:
-    """A text in parts that a model reads whole, ended at white space where there is some."""
+    """A text in pieces that an embedding model can read whole, split at white space where possible."""
     parts: list[str] = []
     while len(text) > _PIECE * 1.3 and len(parts) < _PIECES - 1:
         ends = max(text.rfind("\n", _PIECE // 2, _PIECE), text.rfind(" ", _PIECE // 2, _PIECE))
@@ -83,15 +83,16 @@ def pieces(text: str) -> list[str]:
     return [*parts, text[: 2 * _PIECE]]
 
 
-# What an entry or a record is found by, without and with the meaning of its words.
+# What a hit was found by: without a vector, and with one.
 BY = ("words", "words and meaning")
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A document's place in an answer: `score` is the sum of `parts`.
+    """A document that was found: `score` is the sum of `parts`.
 
-    Scores compare the documents of one search; `relevance` says how much any of them has to do with the query:
-    the share of its words, weighed by rarity, and the cosine of its meaning, added (`by_meaning`: where it is known).
+    Scores are comparable within one search only. `relevance` is comparable between searches: the share of the query's
+    words that the document holds, weighted by rarity, plus the cosine of their meanings. `by_meaning` says whether
+    that cosine is known.
     """
 
     id: str
@@ -106,27 +107,27 @@ class Found(msgspec.Struct, frozen=True):
         return BY[self.by_meaning]
 
 
-# Where a question is answered, something nearly always has this relevance; where nothing has, nothing was found.
+# The least relevance of a hit that answers: if no hit reaches it, nothing relevant was found.
 FLOOR = 0.75
-# Taken for the cosine where none is known.
+# Used where the cosine is not known.
 USUAL_COSINE = 0.37
 
 
 class HasRelevance(Protocol):
-    """A hit of any kind of search that says how relevant it is."""
+    """A hit of any kind of search."""
 
     @property
     def relevance(self) -> float: ...
 
 
 def relevant(found: Iterable[HasRelevance]) -> bool:
-    """Whether anything that was found has to do with the query at all."""
+    """Whether any of the hits is relevant to the query."""
     return any(hit.relevance >= FLOOR for hit in found)
 
 
-# How something is said, from its words alone: whether it asks, who it is about, whether it speaks of time or names.
+# Signs of speech: whether a text asks, whom it speaks about, whether it mentions a time or a name.
 #
-# English cues; in other languages they are silent, and nothing is gained or lost.
+# The cues are English words. In other languages none is found, and the ranking does without them.
 
 _I = "i my me mine myself we our ours us ourselves"
 _YOU = "you your yours yourself yourselves"
@@ -139,14 +140,14 @@ january february march april may june july august september october november dec
 """
 _FIRST, _SECOND, _TIMES = (frozenset(words.split()) for words in (_I, _YOU, _TIME_WORDS))
 _NAMELESS, _CUES = _FIRST | _TIMES, _FIRST | _SECOND | _TIMES
-# A word inside a sentence, where a capital means a name; and the one spoken to ("Hey Ann!", "Thanks, Ann.").
+# A word inside a sentence, where a capital letter means a name; and the name of whom is addressed ("Hey Ann!").
 _INSIDE = re.compile(r" (?<=[^\s.!?…] )[\"“‘'(]*([^\W\d_]\w*)")
 _ASCII_NAME = re.compile(r" (?<=[^\s.!?] )[\"'(]*([A-Z]\w*)", re.ASCII)
 _SPOKEN_TO = re.compile(r"(?:,|(?:^|[.!?…])\s*[^\W\d_]+,?)\s+[^\W\d_]+(?=\s*(?:[,.!?…]|$))")
 
 
 class SpeechSigns(msgspec.Struct, frozen=True):
-    """`person` is above a half when the speaker tells of themselves, below when they speak of the listener."""
+    """How a text is said. `person` is above 0.5 where the speaker talks about themselves, below where about the listener."""
 
     asks: bool
     person: float
@@ -156,7 +157,7 @@ class SpeechSigns(msgspec.Struct, frozen=True):
 
 
 def speech(text: str) -> SpeechSigns:
-    """How one utterance is said: "When did you go?" -> Speech(True, 1/3, 0, 0, 4)."""
+    """The signs in one text: "When did you go?" -> SpeechSigns(True, 1/3, 0, 0, 4)."""
     row = tokens(text)
     cues = list(filter(_CUES.__contains__, row))
     first, second, times = (sum(map(words.__contains__, cues)) for words in (_FIRST, _SECOND, _TIMES))
@@ -170,10 +171,10 @@ def speech(text: str) -> SpeechSigns:
 
 
 def _names(text: str) -> Iterator[str]:
-    """Words that name something: of "Hey Ann! I saw Rome in May.", Rome."""
+    """Words that name something, but not the person addressed: "Hey Ann! I saw Rome in May." -> "Rome"."""
     for match in (_ASCII_NAME if text.isascii() else _INSIDE).finditer(text):
         if match[1][0].isupper() and match[1].lower() not in _NAMELESS:
-            # Whether it is the one spoken to is told from the mark in front of it, or the beginning.
+            # Whoever is addressed is named right behind a punctuation mark or at the beginning.
             mark = max(text.rfind(sign, 0, match.start()) for sign in ",.!?…")
             addressed = _SPOKEN_TO.match(text, max(0, mark))
             if addressed is None or addressed.end() <= match.start():
@@ -181,19 +182,19 @@ def _names(text: str) -> Iterator[str]:
 
 
 class DocumentTerms(msgspec.Struct, frozen=True):
-    """A document reduced to what searching needs; can be stored and loaded without its text."""
+    """A document reduced to what a search needs, so that it can be stored and loaded without its text."""
 
     id: str
     words: str
     speaker: str
     session: str
     speech: SpeechSigns
-    # Empty once the meaning is known from elsewhere.
+    # The text to embed; empty where the vectors come from the store.
     meaning: str = ""
 
 
 def index_terms(document: Document) -> DocumentTerms:
-    """The searched words (of a named speaker, text, extra and date, in a row) of a document, and how it is said."""
+    """Reduce a document to its words (speaker's name, text, extra, date) and its signs of speech."""
     name = document.speaker if is_name(document.speaker) else ""
     parts = (name, document.text, document.extra, document.date)
     return DocumentTerms(
@@ -206,23 +207,23 @@ def index_terms(document: Document) -> DocumentTerms:
     )
 
 
-# Which entries can be found, and what of them: what was said, what tools returned, late notes and items.
+# Entries that are searched: what was said, what tools returned, notes and items.
 #
 # Not searched: system text, tool definitions, thinking, the log's bookkeeping, and what recall itself repeated. A call is
-# found through its result, which carries the call's name and arguments; one that was never answered is found itself.
+# found through its result, by the call's name and arguments too; a call without a result is found itself.
 
-# The speaker of entries that only repeat others, which a search leaves out.
+# Marks entries that only repeat others: searches leave them out.
 RECALLED = "(recalled)"
 _RECALL_ARGUMENTS = {"query", "handle", "k", "start"}
-# What a search looks at unless it is told otherwise.
+# The kinds that can be searched; by default all of them are.
 KINDS: tuple[str, ...] = ("user", "respond", "result", "note", "attach", "call")
 ROLE = {"user": "user", "respond": "assistant", "result": TOOL, "note": "note"}
-# Of an entry so many characters are searched by words, items included; what is longer is hardly text.
+# How many characters of an entry are searched, items included; anything longer is hardly text.
 TEXT_LIMIT = 1_000_000
 
 
 def document(entry: Entry) -> Document:
-    """An entry as a document; its session is for whoever knows the entries around it."""
+    """An entry as a document, without a session, which depends on the entries around it."""
     speaker = RECALLED if _tells_again(entry) else entry.meta.get("speaker") or ROLE.get(entry.kind, "")
     text = _text(entry)[:TEXT_LIMIT]
     return Document(
@@ -235,12 +236,12 @@ def document(entry: Entry) -> Document:
 
 
 def is_blank(entry: Entry) -> bool:
-    """Whether there is nothing to show of an entry; a result has at least its call."""
+    """Whether an entry has no text to show; a result always has its call."""
     return entry.kind != "result" and not Document(entry.id, _text(entry), _extra(entry)).meaning.strip()
 
 
 def _tells_again(entry: Entry) -> bool:
-    """Whether an entry is a call of Quire's own `recall`, or a note of what was recalled."""
+    """Whether an entry only repeats others: a call of Quire's own `recall`, or a note of what was recalled."""
     if entry.kind == "call":
         return entry.name == "recall" and isinstance(entry.args, dict) and _RECALL_ARGUMENTS.issuperset(entry.args)
     return entry.kind == "note" and "recalled_ids" in entry.meta
@@ -253,13 +254,13 @@ def _text(entry: Entry) -> str:
         return f"{entry.name} {' '.join(_values(entry.args))}"
     if entry.kind == "attach":
         return "\n".join(_item(item) for item in entry.attached)
-    # A search of the provider's own says nothing but what it found, in blocks; a user's documents are in blocks too.
+    # Results of a provider's own search, and documents of a user, are native blocks without plain text.
     shows_all = entry.text.strip() and "encloses" not in entry.wire
     return entry.text if shows_all or not entry.wire else whole_text(entry)
 
 
 def _extra(entry: Entry) -> str:
-    """Captions of what was shown (`meta.caption`, or of images), and the items a user brought."""
+    """Captions (`meta.caption` and those of images), and the items that a user attached."""
     images = [image for image in entry.body.get("images") or () if isinstance(image, dict)]
     captions = [entry.meta.get("caption"), *(image.get("caption") for image in images)]
     items = [_item(item) for item in entry.attached] if entry.kind == "user" else []
@@ -271,7 +272,7 @@ def _item(item: dict[str, Json]) -> str:
 
 
 def _values(args: Json) -> Iterable[str]:
-    """The leaves of a call's arguments, with the names of fields."""
+    """The names and values of a call's arguments, at every depth."""
     if isinstance(args, dict):
         for name, value in args.items():
             yield str(name)
@@ -283,26 +284,26 @@ def _values(args: Json) -> Iterable[str]:
         yield str(args)
 
 
-# The searched words of entries, as a store keeps them.
+# The words of entries, as a store holds them.
 
 
 def words_of(entries: Iterable[Entry]) -> list[EntryWords]:
-    """The words of those entries that are searched; without the stemmer none, and they wait for `quire index`."""
+    """The words of the entries that are searched; none where the stemmer is missing (`quire index` makes them later)."""
     return [entry_words(entry) for entry in entries if entry.kind in KINDS] if can_stem() else []
 
 
 def entry_words(entry: Entry) -> EntryWords:
-    """What of an entry is searched."""
+    """An entry's words and signs of speech."""
     words, session = index_terms(document(entry)), str(entry.meta.get("session") or "")
     signs = words.speech
-    # A time beyond what a column holds is none that a search could use.
+    # A time that does not fit a database column is ignored.
     at = entry.at if entry.at is not None and abs(entry.at) < 2**63 else None
     about = (entry.id, entry.kind, VERSION, words.speaker, session, entry.call_id, at)
     return EntryWords(*about, signs.asks, signs.person, signs.times, signs.length, words.words, signs.names)
 
 
 def can_stem() -> bool:
-    """Whether the parts for searching by words are installed."""
+    """Whether the stemmer is installed."""
     try:
         stems(())
     except MissingPart:
@@ -310,21 +311,21 @@ def can_stem() -> bool:
     return True
 
 
-# What a query asks for: its words, whom it is about, whether for a time or a name, and the text whose meaning counts.
+# What a query asks for: its words, whom it is about, whether it asks for a time or a name, and the text to embed.
 
 
-# What is said before the last turn helps to understand it, and counts this much.
+# The weight of the turn before, which helps to understand the query.
 EARLIER = 0.25
-# Two words that stand side by side in the query and in a text count this much more.
+# The weight of a pair of adjacent words that is adjacent in the text too.
 SIDE_BY_SIDE = 0.4
-# A date may stand in another form than the query's: those count this much, and need not be found.
+# The weight of a date or number written in another form than in the query; it need not be found.
 _OTHERWISE = 0.25
-# A pair of signs that holds grammar counts this much beside words, and need not be found.
+# The weight of a pair of signs with a grammatical sign, where the query has other words; it need not be found.
 _BESIDE = 0.5
 _NAME = re.compile(r"[^\W_]+(?:['’]s\b)?")
 _ASKS_WHEN = re.compile(r"\W*(when|since when|how long|(on |in )?(what|which) (date|day|month|year|time))\b", re.I)
 
-# What has a name of its own: "what film", "which of her books", "what's the name", but not "what did the team".
+# Questions for something with a name: "what film", "which of her books", "what's the name", not "what did the team".
 _NAMED = """
 book novel movie film series show game song album band artist author singer musician composer
 city cities country countries place town state location
@@ -338,7 +339,7 @@ _WHICH = re.compile(
 
 
 class Query(msgspec.Struct, frozen=True):
-    """A query, and the turn before it where it continues a conversation; `at` (ms) is when "yesterday" is said."""
+    """A query, and the turn before it where it continues a conversation; "yesterday" is relative to `at` (ms)."""
 
     text: str
     earlier: str = ""
@@ -346,11 +347,12 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class QueryTerms(msgspec.Struct, frozen=True):
-    """A query taken apart for one collection.
+    """A query prepared for one collection.
 
-    `words` holds what to look up, a word or two that stand side by side, and its weight; `subject` is the speaker it
-    is about, -1 for none. `when`, `name`: it asks for a time, for something with a name; `english`: the model knows its
-    words. `meaning` is the text to embed, empty where the model does not read its script, `earlier` that of the turn before.
+    `words` are the words and pairs of adjacent words to look up, each with its weight; `subject` is the speaker whom
+    the query is about, -1 for none. `when` and `name`: whether it asks for a time, or for something with a name.
+    `english`: whether it is in the language of the embedding model. `meaning` and `earlier` are the texts to embed, of
+    the query and of the turn before; empty where the model does not read their script.
     """
 
     words: tuple[tuple[str, float], ...]
@@ -363,7 +365,7 @@ class QueryTerms(msgspec.Struct, frozen=True):
 
 
 def ask(query: Query, names: Mapping[str, int]) -> QueryTerms:
-    """Take a query apart; `names` gives the speaker that a lower-case word names."""
+    """Prepare a query; `names` maps lower-case words to the speakers whom they name."""
     named = [(match, names[_bare(match[0])]) for match in _NAME.finditer(query.text) if _bare(match[0]) in names]
     return QueryTerms(
         _weigh(query),
@@ -392,7 +394,7 @@ def _bare(word: str) -> str:
 
 
 def _subject(text: str, named: list[tuple[re.Match[str], int]]) -> int:
-    """Whom the query is about: the only one named, else the first who is not merely an owner; -1 for nobody."""
+    """Whom the query is about: the only person named, else the first without a possessive; -1 for nobody."""
     people = list(dict.fromkeys(speaker for _, speaker in named))
     if len(people) < 2:
         return people[0] if people else -1
@@ -404,7 +406,7 @@ def _subject(text: str, named: list[tuple[re.Match[str], int]]) -> int:
 
 
 def _weigh(query: Query) -> tuple[tuple[str, float], ...]:
-    """The words of the query and its pairs of neighbouring words, each once; of the turn before at less weight."""
+    """The words and pairs of adjacent words of the query, each once with its weight; those of the turn before count less."""
     out: dict[str, float] = {}
     for text, weight in ((query.text, 1.0), (query.earlier, EARLIER)):
         dates, forms = spell_dates(text, query.at)
@@ -425,18 +427,15 @@ def _weigh(query: Query) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(out.items()))
 
 
-# The query of a conversation: what the user said last, and at less weight what they said before.
-
-
 def query_for(entries: Iterable[Entry]) -> Query:
-    """The last user turn, with the one before it for what it leaves unsaid."""
+    """The query of a conversation: the newest user text, and the one before it as context."""
     texts = [entry.text for entry in entries if entry.kind == "user" and entry.text.strip()]
     return Query(texts[-1] if texts else "", texts[-2] if len(texts) > 1 else "")
 
 
-# Of a long text the part that answers: its first words, then the lines around those a query asks for.
+# Passages: of a long text, its first words and the lines that answer a query.
 
-# A text is weighed in stretches of at most so many characters: lines, or parts of long ones.
+# Texts are compared in stretches of at most this many characters: lines, or parts of long lines.
 _STRETCH = 120
 _OPENING = 80
 _MARK = " ..."
@@ -445,7 +444,7 @@ Span = tuple[int, int]
 
 
 def passage(text: str, limit: int, query: str = "") -> str:
-    """About `limit` characters of a text: the beginning, or its first words and what the query's words stand in."""
+    """About `limit` characters of a text: its first words and the part that holds the query's words, or just the beginning."""
     if len(text) <= limit:
         return text
     spans = list(_spans(text))
@@ -461,7 +460,7 @@ def passage(text: str, limit: int, query: str = "") -> str:
 
 
 def first_words(text: str, limit: int) -> str:
-    """The beginning of a text's first line, with a mark where anything follows."""
+    """The first line of a text, at most `limit` characters; " ..." shows that more follows."""
     line = text.strip().split("\n", 1)[0].rstrip()
     if len(line) > limit:
         return truncate(line, limit)
@@ -469,7 +468,7 @@ def first_words(text: str, limit: int) -> str:
 
 
 def _spans(text: str) -> Iterator[Span]:
-    """Where the lines of a text stand; long ones in several parts, parted at white space where there is some."""
+    """Start and end of each line of a text; long lines are split, at white space where possible."""
     for line in re.finditer(r"[^\n]+", text):
         start = line.start()
         while line.end() - start > _STRETCH:
@@ -481,21 +480,21 @@ def _spans(text: str) -> Iterator[Span]:
 
 
 def _best(parts: Sequence[str], query: str) -> int | None:
-    """The part that holds the query's words best, the rare ones above all; None where none stands anywhere."""
+    """The index of the part that holds most of the query's words, rare ones counting more; None if no part holds any."""
     asked = lookups(query, is_query=True)
     matches = [asked & lookups(part) for part in parts]
     holders = Counter(word for some in matches for word in some)
     weights = [sum(1 / holders[word] for word in some) for some in matches]
     if not any(weights):
         return None
-    # What stands beside counts a little: an answer often spreads over lines.
+    # Neighbouring parts count a little, because an answer often spreads over several lines.
     padded = [0.0, *weights, 0.0]
     near = [weight + (padded[at] + padded[at + 2]) / 4 if weight else 0.0 for at, weight in enumerate(weights)]
     return max(range(len(near)), key=lambda at: (near[at], -at))
 
 
 def _widen(spans: Sequence[Span], best: int, room: int) -> Span:
-    """The stretch around the best part, as many parts behind and in front of it by turns as there is room for."""
+    """The stretch around the best part, extended behind and before it in turns as far as there is room."""
     first = last = best
     grows = True
     while grows:

@@ -1,9 +1,9 @@
-"""From text to the words that are searched: split, folded, without grammar, reduced to stems.
+"""From a text to its terms, the words that are searched: split, folded, without grammatical words, stemmed.
 
-A compound (`readFile`, `snake_case`, `src/app.py`, `W-12`) gives its parts and, marked with "=", itself. English
-is the usual language; a text in another one that Snowball knows is stemmed by its own rules, and by those of all that it
-may be in where it is too short to tell. Such forms, and its words as they are written, stand behind it marked with "~".
-Scripts without spaces are cut into pairs of signs, and so is Korean, which writes particles to the word.
+A compound (`readFile`, `snake_case`, `src/app.py`, `W-12`) gives its parts and, marked with "=", itself. A text is
+stemmed by the rules of its language, English by default; where it is too short to tell, also by those of each language
+it may be in. These other forms, and the words as written, are marked with "~". Scripts without spaces are split into
+pairs of signs, and so is Korean, which attaches particles to words.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Any
 
 from quire.errors import needs_extra
 
-# Raised when the rules below change, or how much of an entry they see, so that stored words are made again.
+# Increased when the rules below change, or how much of an entry they cover: stored words are then made again.
 VERSION = 12
 
-# In front of a word that stands for itself: a compound, a single sign, in a question each of its words.
+# The prefix of a whole word: a compound, a single sign, and each word of a query.
 WHOLE = "="
-# In front of another form of a word, which helps to find and need not be found: as it is written, and its stems by other
-# languages that a text may be in.
+# The prefix of another form of a word, which need not be found: the word as written, and its stems by other languages
+# that the text may be in.
 FORM = "~"
 PREFIXES = WHOLE + FORM
-# A compound longer than this is no name but data.
+# A longer compound is data, not a name.
 _LONGEST = 120
-# By how many words the language of a text is told.
+# How many words are looked at to tell the language of a text.
 _TELLING = 400
 # A text that may be in more languages than these is taken for English.
 _UNSURE = 4
@@ -40,14 +40,14 @@ _UNSURE = 4
 _MARKS = "".join(chr(sign) for sign in range(0x300, 0x1100) if unicodedata.category(chr(sign))[0] == "M")
 _WORD = re.compile(rf"[\w{_MARKS}]+")
 _COMPOUND = re.compile(rf"[\w{_MARKS}]+(?:[-./\\@:#+]+[\w{_MARKS}]+)*")
-# The same where text is ASCII, which is quicker: all signs but these become white space.
+# The same for ASCII text, which is faster: all characters except these become white space.
 _JOINED = "-./\\@:#+"
 _WORDS_APART, _COMPOUNDS_APART = (
     {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) in more)} for more in ("", "_" + _JOINED)
 )
 _JOINTS = re.compile(r"[/\\@:#+]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+")
-# A number beside letters; and a hash, which people call by its first signs.
+# A number directly beside letters; and a hash, which people name by its first characters.
 _NUMBERED = re.compile(r"([a-z]{2,})(\d+)|(\d+)([a-z]{2,})", re.I)
 _HASH, _SHORT_HASH = re.compile(r"(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{8,}"), 7
 # Figures in groups: "1,200", "1 500 000", "+49 151 2345-6789".
@@ -57,8 +57,8 @@ _GROUPED = re.compile(
 )
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff]+")
 
-# What asks in scripts that are cut into pairs of signs, and what ends a question or a word there: with its neighbours it
-# would make words that no text holds.
+# Question words, and endings of questions and words, in scripts that are split into pairs of signs. They are removed from a
+# query: paired with their neighbours they would give terms that no text holds.
 _ASKS = re.compile(
     "请问|为什么|什么时候|什么|怎么样|怎么|哪里|哪儿|哪[个条张些位家]|多少|多[高大长远久]|几[点个时次]|谁|[吗呢吧了的]"
     "|どのくらい|どのように|どんな|どこ|どの|どれ|どう|いつ|なぜ|何|誰|(?:なり)?(?:でし|まし)たか|(?:し)?て?いますか|(?:です|ます|あります)か|です|ます"
@@ -67,12 +67,12 @@ _ASKS = re.compile(
     "|(?:습니|입니|습|입)?(?:니다|니까)$|(?:이에|예|었어|았어|했어|어|아|해|시나|나|까|는가|인가|세|죠|지)?요$|죠$"
     "|อะไร|ใคร|ที่ไหน|ไหน|เมื่อไหร่|เมื่อไร|ทำไม|อย่างไร|ยังไง|เท่าไหร่|เท่าไร|หรือไม่|ไหม|ครับ|ค่ะ"
 )
-# Signs that mostly carry grammar: hiragana, and a few of Chinese. A pair that holds one helps to find, and need not be
-# found; a sign between them is a word by itself.
+# Signs that are mostly grammatical: hiragana, and a few Chinese ones. A pair with such a sign need not be found; a single
+# sign between two of them is a word.
 _GRAMMAR_SIGNS = "\u3040-\u309f的了是在我你他她它们这那都也就很和与把被"
 _GRAMMAR_SIGN, _TELLING_SIGNS = re.compile(f"[{_GRAMMAR_SIGNS}]"), re.compile(f"[^{_GRAMMAR_SIGNS}]+")
 
-# Words that carry grammar alone. English words that order or count (after, before, all, other, not, …) are searched.
+# Grammatical words, which are not searched. English words of order or number (after, before, all, not, …) are searched.
 _GRAMMAR = {
     "english": """a an the this that these those and or but nor so than too very just also ever if because as then
         i me my myself we us our ours ourselves you your yours yourself yourselves he him his himself
@@ -138,9 +138,9 @@ _GREEK_ARABIC_HINDI = """
     वाला वाली वाले अब
 """
 
-# Letters that no decomposition takes apart.
+# Letters that Unicode does not decompose.
 _PLAIN = str.maketrans({"ø": "o", "œ": "oe", "æ": "ae", "đ": "d", "ð": "d", "ł": "l", "ı": "i", "þ": "th"})
-# The first letters of scripts that one stemmer stands for.
+# Scripts whose words are all stemmed as one language, by the range of their letters.
 _SCRIPTS = (
     (0x370, 0x3FF, "greek"),
     (0x400, 0x52F, "russian"),
@@ -162,21 +162,21 @@ def _fold(word: str) -> str:
 
 
 def is_latin(word: str) -> bool:
-    """Whether a word is written in Latin letters, or in none."""
+    """Whether a word is written in Latin letters, or without letters."""
     return ord(word[0]) < _LATIN_ENDS or "\u1e00" <= word[0] <= "\u1eff"
 
 
 FUNCTION_WORDS = {language: frozenset(_fold(word) for word in words.split()) for language, words in _GRAMMAR.items()}
-# What is grammar in whatever text it stands, for no other language is written so.
+# Words that are grammatical in any text, because only their language is written in that script.
 _OF_SCRIPTS = FUNCTION_WORDS["russian"] | {_fold(word) for word in _GREEK_ARABIC_HINDI.split()}
-# The languages that a word speaks for; a single letter speaks for none.
+# The languages that a grammatical word is evidence of; single letters are evidence of none.
 _LANGUAGES = {
     word: [language for language, words in FUNCTION_WORDS.items() if word in words]
     for word in frozenset().union(*FUNCTION_WORDS.values())
     if len(word) > 1
 }
 
-# The languages that a letter speaks for.
+# The languages that a letter is evidence of.
 _ALPHABETS = {
     "german": "äöüß", "french": "àâçèéêëîïôùûœ", "spanish": "áéíóúñ¿¡", "italian": "àèéìòù",
     "portuguese": "ãõáéíóúâêôçà", "dutch": "ëï", "swedish": "åäö", "danish": "åæø", "norwegian": "åæø",
@@ -197,9 +197,9 @@ def tokens(text: str) -> list[str]:
 
 
 def terms(text: str, is_query: bool = False) -> list[str]:
-    """The searched words of a text: "She reads app.pyFiles" -> ["read", "app", "py", "file", "=app.pyfiles", …].
+    """The terms of a text: "She reads app.pyFiles" -> ["read", "app", "py", "file", "=app.pyfiles", …].
 
-    Those of a question (`is_query`) hold its words whole as well, for texts in other languages than its own.
+    The terms of a query (`is_query`) also hold its words as written, for texts in other languages.
     """
     compounds = text.translate(_COMPOUNDS_APART).split() if text.isascii() else _COMPOUND.findall(_compose(text))
     parts, whole = dict[str, tuple[str, ...]](), list[str]()
@@ -209,7 +209,7 @@ def terms(text: str, is_query: bool = False) -> list[str]:
         whole += names
     beginning = islice(chain.from_iterable(map(parts.__getitem__, compounds)), _TELLING)
     language, others = _languages(set(beginning if text.isascii() else map(_fold, beginning)), text)
-    # What is said again is stemmed once.
+    # A repeated word is stemmed once.
     stemmed, plain_words = dict[str, list[str]](), list[str]()
     for compound, words in parts.items():
         some, stemmed[compound] = (_cached_stems if len(compound) <= _LONGEST else _stem)(words, language)
@@ -226,7 +226,7 @@ def terms(text: str, is_query: bool = False) -> list[str]:
 
 
 def spell_numbers(query: str) -> tuple[str, str]:
-    """A query with its numbers in one piece, and as they were: "1,200 or 3" -> ("1200 or 3", "1,200")."""
+    """A query with its numbers ungrouped, and these numbers as written: "1,200 or 3" -> ("1200 or 3", "1,200")."""
     return _GROUPED.sub(_in_one_piece, query), " ".join(match[0] for match in _GROUPED.finditer(query))
 
 
@@ -235,14 +235,14 @@ def _in_one_piece(figures: re.Match[str]) -> str:
 
 
 def _other_stems(parts: Iterable[tuple[str, ...]], language: str, others: Iterable[str]) -> Iterator[str]:
-    """The stems by other languages of all that is no grammar in a text's own."""
+    """The stems, by other languages, of all words that are not grammatical in the text's own language."""
     grammar = FUNCTION_WORDS[language]
     words = tuple(part for some in parts for part in some if _fold(part) not in grammar)
     return chain.from_iterable(_stem(words, other)[1] for other in others)
 
 
 def lookups(text: str, is_query: bool = False) -> set[str]:
-    """All that a text is found by, or a question looks for: its terms, other forms like any."""
+    """The terms of a text or query, with other forms unmarked, like any term."""
     return {term.removeprefix(FORM) for term in terms(text, is_query)}
 
 
@@ -251,7 +251,7 @@ def _compose(text: str) -> str:
 
 
 def _split_compound(compound: str, is_query: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The parts of a compound, and what of it is a name: itself, its steps ("app.py" of a path), its words."""
+    """The parts of a compound, and its names: itself, its steps ("app.py" of a path), its words."""
     parts: list[str] = []
     whole: list[str] = []
     words = _WORD.findall(compound)
@@ -277,20 +277,20 @@ def _split_compound(compound: str, is_query: bool) -> tuple[tuple[str, ...], tup
 
 
 def _stem(parts: tuple[str, ...], language: str) -> tuple[list[str], list[str]]:
-    """Of the parts of a compound those that are no grammar, and their stems, both without accents."""
+    """The parts of a compound that are not grammatical, and their stems, both without accents."""
     grammar = FUNCTION_WORDS[language]
     plain = [part for part in parts if part and (word := _fold(part)) not in grammar and word not in _OF_SCRIPTS]
     folded = [*map(_fold, plain)]
-    # English has no accents; other stemmers know a word by them.
+    # The English stemmer expects no accents; others need them.
     return folded, [_fold(stem) for stem in stems(folded if language == "english" else plain, language)]
 
 
-# Texts of one thread say the same words again and again.
+# The texts of one thread repeat the same words.
 _cached_parts, _cached_stems = lru_cache(maxsize=1 << 15)(_split_compound), lru_cache(maxsize=1 << 15)(_stem)
 
 
 def _take_signs(word: str, parts: list[str], whole: list[str], is_query: bool) -> None:
-    """Add a word that is not ASCII; runs of an unspaced script as pairs of signs, and each sign by itself."""
+    """Add a word that is not ASCII: runs of a script without spaces as pairs of signs, and as single signs."""
     at = 0
     for run in _UNSPACED.finditer(word):
         if run.start() > at:
@@ -304,20 +304,21 @@ def _take_signs(word: str, parts: list[str], whole: list[str], is_query: bool) -
 
 
 def is_sign(word: str) -> bool:
-    """Whether a word is one sign of a script that is cut into pairs."""
+    """Whether a word is a single sign of a script that is split into pairs."""
     return len(word) == 1 and _UNSPACED.match(word) is not None
 
 
 def tells(word: str) -> bool:
-    """Whether an answer should hold a word of the question; a pair of signs that holds grammar need not stand there."""
+    """Whether an answer should hold this term of the query; a pair with a grammatical sign need not be found."""
     return _GRAMMAR_SIGN.search(word) is None
 
 
 def _languages(words: set[str], text: str) -> tuple[str, list[str]]:
-    """The language whose words of grammar and letters a text holds most of, and those it may be in where that is unsure.
+    """The language whose grammatical words and letters occur most in a text; if that is unsure, English and the candidates.
 
-    Names and code hold a word or a letter of some language by chance. Another than English needs more of its words than
-    English has, and with its letters two signs, a fifth as many as there are words; with half of that it may be the one.
+    Names and code hold a word or a letter of some language by chance. So a language other than English needs more
+    grammatical words than English has, and two signs at least, as many as a fifth of the words; with half as many
+    signs it is a candidate.
     """
     spoken = Counter(chain.from_iterable(map(_LANGUAGES.__getitem__, _LANGUAGES.keys() & words)))
     english = spoken["english"]
@@ -335,16 +336,16 @@ def _languages(words: set[str], text: str) -> tuple[str, list[str]]:
 
 
 def is_english(text: str) -> bool:
-    """Whether nothing says that a text is in another language than English."""
+    """Whether a text shows no sign of another language than English."""
     return readable(text) and _languages(set(tokens(text)), text) == ("english", [])
 
 
-# A stemmer keeps state while it works, so each Python thread has its own.
+# A stemmer has state, so each OS thread has its own.
 _local = threading.local()
 
 
 def stems(words: Iterable[str], language: str = "english") -> list[str]:
-    """The stems of words, in order: by the language, or by the script where it belongs to one."""
+    """The stems of words, in order: by the language of their script if it has one, else by `language`."""
     words = list(words)
     if all(map(str.isascii, words)):
         return list(_stemmer(language).stemWords(words))
@@ -362,14 +363,14 @@ def _stemmer(language: str) -> Any:
 
 
 def readable(text: str) -> bool:
-    """Whether a model of English reads the script of a text: most of its letters are Latin."""
+    """Whether an English model can read a text: at least half of its letters are Latin."""
     letters = [sign for sign in text[:400] if sign.isalpha()] if not text.isascii() else []
     return sum(map(is_latin, letters)) * 2 >= len(letters)
 
 
-# Dates in words: what a text means by "yesterday", "last Friday" or 2026-03-14, and a query by any of its forms.
+# Dates: "yesterday", "last Friday" or 2026-03-14 are searched as a day in words, "14 March 2026".
 
-# Each month by its names, as dates are written in several languages; the first is the one that is searched.
+# The names of each month in several languages; the first is the one that is searched.
 _MONTH_NAMES = """january jan januar janvier enero gennaio janeiro januari января
 february feb februar février febrero febbraio fevereiro februari февраля
 march mar märz mars marzo março maart марта
@@ -388,7 +389,7 @@ _DAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "su
 _UNITS = {"day": 1, "week": 7}
 _NUMBERS = "one two three four five six seven eight nine ten eleven twelve"
 _COUNTS = {**{word: n for n, word in enumerate(_NUMBERS.split(), 1)}, "a": 1, "an": 1, "a couple of": 2}
-# How many days ago these are; "hier" is left out, for in German it is no day.
+# How many days ago each of these words means; not "hier", which in German means "here".
 _DAYS_AGO = {
     word.replace("_", " "): days
     for days, words in {
@@ -400,7 +401,7 @@ _DAYS_AGO = {
     for word in words.split()
 }
 _WAYS = {"last": 1, "this": 0, "next": -1}
-# In lower case: to look for any case is slow.
+# For lower-case text: matching any case is slow.
 _RELATIVE = re.compile(
     rf"\b(?:({'|'.join(word for word in _DAYS_AGO if not _UNSPACED.match(word))})"
     rf"|({'|'.join(_WAYS)}) (week|month|year|{'|'.join(_DAYS)})"
@@ -408,18 +409,18 @@ _RELATIVE = re.compile(
     rf"|({'|'.join(word for word in _DAYS_AGO if _UNSPACED.match(word))})"
 )
 
-# One of these stands in every such date of ASCII: most texts hold none, and the pattern is slow.
+# Every ASCII match of that slow pattern holds one of these words, and most texts hold none.
 _RELATIVE_WORDS = {"ago", "week", "month", "year", *_DAYS, *(tokens(word)[-1] for word in _DAYS_AGO)}
 
-# Where the calendar ends, less the years that a text can name ahead of its own.
+# The last moment (ms) whose dates are computed: far enough from the calendar's end for dates ahead of it.
 _END = 252_000_000_000_000
 _YEAR = r"(?:19|20)\d\d"
 _FIGURES = re.compile(
-    # Not in a number, a version, a path or an id; a time may follow.
+    # Not inside a number, a version, a path or an id; a time may follow.
     rf"(?<![\w./-])(?:({_YEAR})-(\d\d)(?:-(\d\d))?|(\d\d?)\.(\d\d?)\.({_YEAR})|(\d\d?)/(\d\d?)/({_YEAR}|\d\d))"
     rf"(?=T\d|(?![\w/-]|\.\d))|({_YEAR})年(\d\d?)月(?:(\d\d?)日)?"
 )
-# Where such a date may begin: quickly found, so that long texts without one cost little.
+# Where such a date may begin: a fast pattern, so that long texts without dates cost little.
 _DATE_START = re.compile(r"[0-9]+(?=[-./年][0-9])")
 _NAMES = "|".join(sorted(_MONTH, key=len, reverse=True))
 _NAMED = re.compile(
@@ -440,7 +441,7 @@ def _day_words(day: datetime) -> str:
 
 
 def meant_dates(text: str, at: int | None) -> list[str]:
-    """The days, months and years that a text names in figures, or relative to its own.
+    """The days, months and years that a text names in figures, or relative to its own time.
 
     "last month, until 2023-06-01" on 8 May 2023 -> ["April 2023", "1 June 2023"]
     """
@@ -453,7 +454,7 @@ def meant_dates(text: str, at: int | None) -> list[str]:
 
 
 def spell_dates(query: str, at: int | None = None) -> tuple[str, str]:
-    """A query with its dates in words, those relative to `at` too, and the other forms that they may stand in.
+    """A query with its dates (also those relative to `at`) in words, and other forms in which texts may write them.
 
     "on 2026-03-14?" -> ("on 14 March 2026?", "2026-03-14 14th Mar")
     """
@@ -474,7 +475,7 @@ def spell_dates(query: str, at: int | None = None) -> tuple[str, str]:
         query = re.sub(_RELATIVE.pattern, in_words, query, flags=re.I)
     for match, words in [*_in_figures(query), *_named_dates(query)]:
         if words:
-            # A month of another language stays: texts in it are not spelled anew. So does what is in words already.
+            # Dates in other languages stay, as texts in these languages are not rewritten; so do dates in words already.
             foreign = match.re is _NAMED and not words.split()[1].lower().startswith((match[2] or match[3]).lower())
             if not foreign and set(tokens(match[0])) != set(tokens(words)):
                 query = query.replace(match[0], words)
@@ -483,7 +484,7 @@ def spell_dates(query: str, at: int | None = None) -> tuple[str, str]:
 
 
 def _other_forms(words: str) -> Iterator[str]:
-    """How else a text may tell a day: "14 March 2026" -> "2026-03-14", "14th", "Mar"."""
+    """Other ways to write a day: "14 March 2026" -> "2026-03-14", "14th", "Mar"."""
     day, month, *year = *words.split(), ""
     if not day.isdigit() or not month:
         return
@@ -494,13 +495,13 @@ def _other_forms(words: str) -> Iterator[str]:
 
 
 def _in_figures(text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """The dates in figures, and each in words; none where it is no day, or two."""
+    """The dates in figures, each with its day in words, or "" where it is invalid or ambiguous."""
     for figure in _DATE_START.finditer(text):
         if (match := _FIGURES.match(text, figure.start())) is None:
             continue
         year, month, day, day2, month2, year2, first, second, year3, year4, month4, day4 = match.groups()
         if first:
-            # The day stands first, or the month; where both could be, nobody knows.
+            # Day or month may come first; where both could be either, the date is ambiguous.
             day, month = (first, second) if int(first) > 12 else (second, first) if int(second) > 12 else ("", "0")
         else:
             day, month = day or day2 or day4, month or month2 or month4
@@ -508,13 +509,13 @@ def _in_figures(text: str) -> Iterator[tuple[re.Match[str], str]]:
 
 
 def _named_dates(text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """The dates with a month's name, and each in words."""
+    """The dates with the name of a month, each with its day in words."""
     for match in _NAMED.finditer(text):
         yield match, _words(match[1] or match[4], _MONTH[(match[2] or match[3]).lower()], match[5] or "")
 
 
 def _words(day: str | None, month: str, year: str) -> str:
-    """ "14", "03", "26" -> "14 March 2026"; nothing where there is no such day."""
+    """ "14", "03", "26" -> "14 March 2026"; "" where there is no such day."""
     if not 1 <= int(month) <= 12 or (day and not 1 <= int(day) <= 31):
         return ""
     year = f"20{year}" if len(year) == 2 else year
@@ -522,7 +523,7 @@ def _words(day: str | None, month: str, year: str) -> str:
 
 
 def _relative_date(since: datetime, match: re.Match[str]) -> str:
-    """One relative date; what is told in weeks or months is known to the month, in years to the year."""
+    """A relative date in words: days exactly, weeks and months as a month, years as a year."""
     ago, of = _ago(match), match[3] or match[5] or "day"
     if of in _DAYS:
         away = (since.weekday() - _DAYS.index(of)) % 7

