@@ -13,16 +13,16 @@ import msgspec
 from quire.errors import FormatError
 from quire.values import INTERRUPTED, NOT_UTF8_HINT, Entry, Json
 
-# What every text format holds to: "\n" is the only line break, no lone surrogates, the backslash rule.
+# Rules of every text format: "\n" is the only line break, lone surrogates are errors, and the backslash rule (`Marks`).
 #
-# A format's `parse` reads exactly what its `render` writes; `exact` is how it keeps that promise.
+# A format's `parse` accepts only what its `render` writes; `exact` enforces it.
 
-# Unicode's White_Space property; str.isspace() also holds four separators that are none.
+# Characters with Unicode's White_Space property; str.isspace() also accepts four separators without it.
 WHITE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
 def well_formed(text: str) -> str:
-    """The text itself, unless it holds a lone surrogate: that is half a character and has no bytes."""
+    """The text itself; a lone surrogate (half a character, which UTF-8 cannot encode) is an error."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -37,12 +37,12 @@ def fault(text: str, at: int, problem: str, hint: str = "") -> FormatError:
 
 
 def excerpt(text: str, at: int, limit: int = 40) -> str:
-    """What stands at `at`, short enough for an error message."""
+    """The characters at `at`, for an error message."""
     return repr(text[at : at + limit]) if at < len(text) else "the end of the text"
 
 
 def exact(text: str, rendered: str) -> None:
-    """Refuse a text that only resembles what a value renders to; names the first place that differs."""
+    """Refuse a text that differs from its value's rendering; the error names the first difference."""
     if text == rendered:
         return
     shorter = min(len(text), len(rendered))
@@ -56,9 +56,9 @@ def exact(text: str, rendered: str) -> None:
 
 
 class Marks:
-    """The backslash rule for a set of marks: a line that begins like one gets a backslash in front.
+    """The backslash rule: content lines that begin with a mark get a backslash in front.
 
-    Marks are compared without regard to the case of ASCII letters.
+    The case of ASCII letters does not matter.
     """
 
     def __init__(self, marks: Iterable[str]) -> None:
@@ -72,17 +72,17 @@ class Marks:
         return self._bare.sub(r"\\", text)
 
     def unguard(self, text: str) -> str:
-        """Take away the backslashes that `guard` put in front."""
+        """Remove the backslashes that `guard` added."""
         return self._guarded.sub("", text)
 
 
-# Calls and their results side by side, as every text format shows them.
+# Every text format shows calls together with their results.
 
 UNKNOWN = "unknown"
 
 
 class CallPair(msgspec.Struct, frozen=True):
-    """A call and what came back, as far as each was recorded; one of the two is always there."""
+    """A call and its result; either may be missing in the log, but not both."""
 
     call: Entry | None
     result: Entry | None = None
@@ -97,7 +97,7 @@ class CallPair(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> str:
-        """The first thing to say of the result; an interrupted call says so."""
+        """The result's outcome, "Error" for a failure without one, or the text that marks an interrupted call."""
         if not self.result:
             return INTERRUPTED
         outcome: str = self.result.body.get("outcome") or ""

@@ -1,4 +1,4 @@
-"""`clean`: tools, relevant conversation, tool results and the request as plain sections, nothing twice."""
+"""`clean`: tools, relevant conversation, tool results and the request as plain sections, without repetition."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from quire.log.shapes import (
 )
 from quire.values import Entry, Json, JsonObject, canonical
 
-# What a clean text shows: tools, relevant conversation, tool results, the request.
-
 Role = Literal["user", "assistant"]
 Detail = Literal["full", "short"]
 DETAILS: tuple[str, ...] = get_args(Detail)
@@ -46,7 +44,7 @@ class CleanTool(msgspec.Struct, frozen=True):
 
     @property
     def is_short(self) -> bool:
-        """Whether a name and a description say all there is."""
+        """Whether the tool has only a name and a description."""
         return self == CleanTool(self.name, self.description)
 
 
@@ -77,16 +75,16 @@ class Clean(msgspec.Struct, frozen=True):
             )
 
 
-# Clean sections from their value; continuation lines are indented, so no content looks like a heading.
+# Rendering: continuation lines are indented, so that no content looks like a heading.
 
 
 def render(value: Clean) -> str:
-    """The whole text; the renderer adds no newline behind the request."""
+    """The whole text, without a newline behind the request."""
     return with_request(formatted_context(value), value.request)
 
 
 def formatted_context(value: Clean) -> str:
-    """The text without its last section, for a consumer that appends the request itself; empty sections are absent."""
+    """The text without the request, for callers that append it themselves; empty sections are left out."""
     tools = f"{TOOLS}\n{tool_list(value.tools, value.detail)}" if value.tools else ""
     lines = [f"{message.role.capitalize()}: {_indent(message.content, 2)}" for message in value.conversation]
     conversation = "\n".join([CONVERSATION, *lines]) if lines else ""
@@ -100,7 +98,7 @@ def with_request(context: str, request: str) -> str:
 
 
 def tool_list(tools: Sequence[CleanTool], detail: Detail = "full") -> str:
-    """The section's text below its heading; the catalog's `tool_list`."""
+    """The tools section below its heading; also the `tool_list` of a record of tools."""
     head = f"You have access to {len(tools)} tool{'s' if len(tools) != 1 else ''}:"
     if detail == "short":
         return "\n".join([head, *(f"• {_escape(tool.name)}: {_indent(tool.description)}" for tool in tools)])
@@ -133,7 +131,7 @@ def _escape(name: str) -> str:
     return _SPECIAL.sub(lambda m: "\\n" if m[0] == "\n" else "\\" + m[0], name)
 
 
-# Clean sections back to their value, section by section; the request is the rest, verbatim.
+# Parsing, section by section; the request is the rest, verbatim.
 
 _NAME = r"([^\\():,\n]*(?:\\[\\():,n][^\\():,\n]*)*)"
 _TEXT_2 = r"([^\n]*(?:\n  [^\n]*)*)"
@@ -146,7 +144,7 @@ _FIELD = re.compile(rf"{_NAME}(, |\Z)")
 
 
 def parse(text: str) -> Clean:
-    """The value of a rendered text; anything else is an error that says where."""
+    """The value of a rendered text; for any other text the error says where it differs."""
     reader = _CleanReader(well_formed(text))
     tools, detail = reader.tools()
     conversation = tuple(
@@ -178,7 +176,7 @@ def _fields(line: str) -> tuple[str, ...]:
 
 
 class _CleanReader:
-    """A place in the text; each method reads one section if it stands there."""
+    """A position in the text; each method reads one section if it begins there."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -212,7 +210,7 @@ class _CleanReader:
         return True
 
     def _entries(self, entry: re.Pattern[str], between: str) -> list[re.Match[str]]:
-        """One or more entries; one more follows wherever the separator and an entry's beginning stand."""
+        """One or more entries; another follows wherever the separator and the beginning of an entry are found."""
         more = tuple(between + first for first in ("• ", "User: ", "Assistant: "))
         matches: list[re.Match[str]] = []
         while not matches or self.text.startswith(more, self.at):
@@ -244,10 +242,8 @@ def _dedent(text: str, spaces: int = 4) -> str:
     return text.replace("\n" + " " * spaces, "\n")
 
 
-# From a thread or from JSON to what a clean text shows. What is left out here:
-#
-# messages with no content, times and ids, a tool's parameters; with detail 'short' also its category,
-# output and example. Of a thread: system, notes, thinking and attachments.
+# Projection from a thread or from JSON. Left out are messages without content, times and ids, and a tool's parameters;
+# with detail 'short' also its category, output and example; of a thread: system, notes, thinking and attachments.
 
 NO_OUTPUT = "No output"
 

@@ -1,4 +1,4 @@
-"""`json`: a window as one JSON object, every field of it, in a fixed order."""
+"""`json`: a window as one JSON object with all its fields in a fixed order."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from quire.items import MAX_ITEMS, WINDOW, Window
 from quire.log.shapes import NULL, STRING, Fields, check_shape, either
 from quire.values import Item, Json, JsonObject, item_json
 
-# A window as the formats `xml` and `json` show it: every field of every item, its capacity, the request.
-#
-# The window's own rules (ids, timestamps, eviction) are applied by `quire.items`; a missing timestamp is 0.
+# `xml` and `json` share this value: every field of every item, the capacity, the request. The rules for ids, timestamps
+# and eviction are applied by `quire.items`; a missing timestamp is 0.
 
 INPUT = Fields(WINDOW.required, {**WINDOW.optional, "request": either(STRING, NULL)})
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What a window holds, and the request that goes with it (None: none)."""
+    """The content of a window, and a request (or None)."""
 
     items: tuple[Item, ...] = ()
     max_items: int = MAX_ITEMS
     max_tokens: int | None = None
     max_item_tokens: int | None = None
     pinned: tuple[str, ...] = ()
-    # None where it follows from the items: one more than the highest number.
+    # None where it is one more than the highest number of an item.
     next_id: int | None = None
     request: str | None = None
 
 
 def project(window: Window, request: str | None = None) -> Context:
-    """All of a window; nothing is left out."""
+    """The value of a window; nothing is left out."""
     limits = (window.max_items, window.max_tokens, window.max_item_tokens)
     return Context(tuple(window), *limits, tuple(window.pinned), window.to_json().get("next_id"), request)
 
@@ -46,7 +45,7 @@ def read(data: Json) -> Context:
 
 
 def to_json(value: Context) -> JsonObject:
-    """A value as the JSON object that `read` takes back; what is as by default is left out, except max_items."""
+    """A value as the JSON object that `read` accepts; defaults are left out, except max_items."""
     out: JsonObject = {"items": [item_json(item) for item in value.items], "max_items": value.max_items}
     for name in ("max_tokens", "max_item_tokens", "next_id", "request"):
         if (field := getattr(value, name)) is not None:
@@ -57,12 +56,12 @@ def to_json(value: Context) -> JsonObject:
 
 
 def render(value: Context) -> str:
-    """The object, indented by two, and a newline."""
+    """The JSON object, indented by two, and a newline."""
     return well_formed(json.dumps(to_json(value), ensure_ascii=False, indent=2, allow_nan=False) + "\n")
 
 
 def parse(text: str) -> Context:
-    """The value of that object, however its JSON is laid out."""
+    """The value of such an object, in any layout."""
     return read(load(well_formed(text)))
 
 
@@ -78,7 +77,7 @@ _HINT = 'A window is one object: {"items": […], "max_items": 50}.'
 
 
 def load(text: str, name: str = "the text", hint: str = _HINT, line: int = 1) -> Json:
-    """The JSON value of a text that is called `name` and begins at `line`; a fault says where it is."""
+    """Parse JSON; errors call the text `name` and count lines from `line`."""
     column, cause = 1, Exception()
     try:
         return json.loads(text, parse_constant=_refuse_number)

@@ -1,4 +1,4 @@
-"""`markdown`: a window's items as fenced blocks under one heading, and the request behind them."""
+"""`markdown`: a window's items as fenced blocks under a heading, and the request behind them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from quire.formats import exact, excerpt, fault, json_, well_formed
 from quire.log.shapes import INTEGER, NULL, STRING, Fields, ListShape, check_shape, either, one_of, short
 from quire.values import ITEM_TYPES, Item, ItemType, Json, JsonObject
 
-# What a markdown context shows: fenced items with their annotation, and the request behind them.
-
 Profile = Literal["quire", "agent-q"]
 Wrap = Literal["none", "tags"]
 WRAPS: tuple[str, ...] = get_args(Wrap)
@@ -27,7 +25,7 @@ MAX_LINE = 2**63 - 1
 
 
 class MarkdownItem(msgspec.Struct, frozen=True):
-    """One item as shown; lines stand behind a filename and come in pairs."""
+    """One item as shown; lines are shown as a pair behind a filename."""
 
     type: ItemType
     content: str
@@ -54,9 +52,9 @@ class MarkdownItem(msgspec.Struct, frozen=True):
 
 
 class Markdown(msgspec.Struct, frozen=True):
-    """A context, and the prompt form when there is a request (None: the context alone).
+    """A context with the request behind it (None: the context alone).
 
-    `system` stands in front, in tags of its own, so it goes with wrap="tags" alone.
+    `system` is written first in tags of its own, so it needs wrap="tags".
     """
 
     items: tuple[MarkdownItem, ...] = ()
@@ -74,14 +72,14 @@ class Markdown(msgspec.Struct, frozen=True):
             )
 
 
-# A context as markdown. A fence is longer than any in the content, so nothing in it can end it.
+# Rendering: a fence is longer than any in its content, so that no content can end it.
 
 OPEN, CLOSE = "<context-from-manager>\n", "</context-from-manager>"
 USER_OPEN, USER_CLOSE = "<user>\n", "\n</user>"
 SYSTEM_OPEN, SYSTEM_CLOSE = "<system>\n", "\n</system>\n\n"
-# A message that stands alone must not read as a context.
+# A request without items that looks like a context gets a backslash in front.
 ALONE = re.compile(rf"\\*(?:{HEADING.rstrip()}|{SYSTEM_OPEN}|{OPEN}{HEADING.rstrip()}\n)")
-# A line of the system prompt that would end it gets a backslash more.
+# A line of the system prompt that looks like its closing tag gets a backslash in front.
 _ENDS_SYSTEM = re.compile(r"(?m)^(?=\\*</system>)")
 
 _RUN = re.compile("`+")
@@ -90,7 +88,7 @@ _LINES_COLON = re.compile(r":(?=[0-9]+-[0-9]+\Z)")
 
 
 def render(value: Markdown, profile: Profile = "quire") -> str:
-    """The text; under profile agent-q every fence is three backticks and lisp, and nothing is escaped."""
+    """The text; with profile agent-q every fence is ```lisp and nothing is escaped."""
     blocks = [block_text(block, profile) for block in value.items]
     if value.wrap == "tags":
         system = None if value.system is None else _ENDS_SYSTEM.sub(r"\\", value.system)
@@ -108,7 +106,7 @@ def render(value: Markdown, profile: Profile = "quire") -> str:
 
 
 def block_text(block: MarkdownItem, profile: Profile = "quire") -> str:
-    """One item: heading, fence, content, fence, each line ended."""
+    """One item: heading, fence, content, fence, each with a newline."""
     escaped = profile == "quire"
     heading = "### " + block.type.title() + _render_annotation(block, escaped)
     longest = max(map(len, _RUN.findall(block.content)), default=0) if escaped else 0
@@ -125,12 +123,12 @@ def _render_annotation(block: MarkdownItem, escaped: bool) -> str:
 
 
 def escape_name(name: str) -> str:
-    """A name on one line that ends where it ends: 'a:1-2' -> 'a\\x3a1-2'."""
+    """Escape a name, so that it is one line and its end is not read as a line range: 'a:1-2' -> 'a\\x3a1-2'."""
     name = _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", name)
     return _LINES_COLON.sub(r"\\x3a", name)
 
 
-# A markdown context back to its value, block by block: fences delimit everything before the request.
+# Parsing, block by block: everything before the request is delimited by fences.
 
 _TYPES = {name.title(): name for name in ITEM_TYPES}
 _HEAD = re.compile(rf"### ({'|'.join(map(re.escape, _TYPES))})(?: \(from ([^\n]*)\))?\n(`{{3,}})([A-Za-z0-9_+#.-]*)\n")
@@ -140,7 +138,7 @@ _HINT = "parse reads what `quire format markdown` writes; profile agent-q cannot
 
 
 def parse(text: str, profile: Profile = "quire") -> Markdown:
-    """The value of a rendered text; a text that is no context is a request alone."""
+    """The value of a rendered text; a text that is not a context is a request alone."""
     if profile == "agent-q":
         raise CallError("profile agent-q escapes nothing, so its text cannot be parsed", hint="Use --profile quire.")
     value = _value(well_formed(text))
@@ -181,7 +179,7 @@ def _parse_tagged(text: str, alone: bool = True) -> Markdown:
 
 
 def _blocks(text: str, at: int) -> tuple[tuple[MarkdownItem, ...], int]:
-    """All items from `at` on, and where they end."""
+    """All items from position `at` on, and the position behind them."""
     blocks = []
     while text.startswith("### ", at):
         block, at = _parse_block(text, at)
@@ -214,7 +212,7 @@ def unescape_name(name: str) -> str:
     return _ESCAPED.sub(lambda m: chr(int(m[1], 16)), name)
 
 
-# The tag of a code fence: by what an item says of itself, else by its file's extension.
+# The tag of a code fence: by the item's metadata, else by its file's extension.
 
 # tag: extensions
 _TAGS_AND_EXTENSIONS = """\
@@ -235,10 +233,10 @@ _BY_EXTENSION = {
 
 
 def tag(item: Item, default_language: str = "lisp") -> str:
-    """The tag of an item's fence under profile quire; an empty language is one, None is none."""
+    """The tag of an item's fence in profile quire; the language "" means no tag, None means that it is not known."""
     metadata = item.metadata or {}
     language: str | None = metadata.get("language")
-    # 'src/agent.lisp' -> 'lisp'; None for a name without an extension that is known.
+    # 'src/agent.lisp' -> 'lisp'; None without a known extension.
     name = (metadata.get("filename") or "").replace("\\", "/").rpartition("/")[2]
     stem, _, extension = name.rpartition(".")
     from_name = _BY_EXTENSION.get(extension.lower()) if stem else None
@@ -251,13 +249,11 @@ def tag(item: Item, default_language: str = "lisp") -> str:
     return next(tag for tag in chosen if tag is not None)
 
 
-# From a window to what markdown shows of it. What is left out here:
-#
-# ids, times, hashes and all metadata but filename, lines and language; lines without a filename or
-# without each other; tags around a request that stands alone.
+# Projection from a window. Left out are ids, times, hashes and all metadata but filename, lines and language; lines
+# without a filename or without each other; tags around a request without items.
 
 _WRAP = {"wrap": one_of(WRAPS)}
-# What --parse prints: an item has its tag, and beside it what else was shown.
+# PARSED is what --parse prints: items with the tags of their fences.
 _NAME, _LINE = either(STRING, NULL), either(INTEGER, NULL)
 INPUT = Fields(json_.INPUT.required, {**json_.INPUT.optional, **_WRAP, "default_language": STRING, "system": _NAME})
 PARSED = Fields(
@@ -282,7 +278,7 @@ def project(
     default_language: str = "lisp",
     system: str | None = None,
 ) -> Markdown:
-    """What markdown shows of items, of a request behind them and of a system prompt in front (wrap="tags")."""
+    """The value for items, a request behind them and a system prompt before them (with wrap="tags")."""
     blocks = tuple(_block_of(item, profile, default_language) for item in items)
     return _markdown(blocks, request, wrap, system)
 
@@ -301,7 +297,7 @@ def read(data: Json, profile: Profile = "quire") -> Markdown:
 
 
 def to_json(value: Markdown) -> JsonObject:
-    """A value as JSON that `read` takes back."""
+    """A value as JSON that `read` accepts."""
     items = [{name: getattr(block, name) for name in MarkdownItem.__struct_fields__} for block in value.items]
     fields = {"items": items, "request": value.request, "wrap": value.wrap}
     return fields if value.system is None else {**fields, "system": value.system}

@@ -1,8 +1,7 @@
-"""The event protocol as a model writes it, token by token: marks at line starts, any case, split anywhere.
+"""Reads the event protocol from a model's reply as it streams in: marks at line starts, in any case, split anywhere.
 
-Feeding a text in any pieces gives the same events as feeding it whole, and nothing is lost: the `raw`
-of all pieces, joined, is the text. What is not a mark stays text (`price is §5`); text before the
-first mark is a `respond`.
+The events do not depend on how the text is split, and the `raw` of all pieces, joined, is the text. Whatever is not a
+mark is text (`price is §5`); text before the first mark is a `respond`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from quire.values import Json
 
 
 class ProtocolDelta(msgspec.Struct, frozen=True):
-    """More of event number `index`: what it says, and the characters it came from (marks and gaps too)."""
+    """The next piece of event number `index`: its text, and the raw characters it came from (marks and gaps too)."""
 
     index: int
     kind: str
@@ -30,7 +29,7 @@ class ProtocolDelta(msgspec.Struct, frozen=True):
 
 
 class ProtocolEvent(msgspec.Struct, frozen=True):
-    """A whole event: without its mark, one space behind it, and the blank line before the next mark."""
+    """A whole event; `text` is without the mark, one space behind it, and the blank line before the next mark."""
 
     kind: str
     text: str
@@ -44,7 +43,7 @@ def read(text: str, delimiter: Delimiter = "$") -> list[ProtocolEvent]:
 
 
 def merge(pieces: Iterable[ProtocolDelta]) -> list[ProtocolEvent]:
-    """Pieces joined to whole events."""
+    """Join pieces to whole events."""
     texts: dict[int, tuple[str, list[str], list[str]]] = {}
     for piece in pieces:
         _, text, raw = texts.setdefault(piece.index, (piece.kind, [], []))
@@ -54,7 +53,7 @@ def merge(pieces: Iterable[ProtocolDelta]) -> list[ProtocolEvent]:
 
 
 def call_of(event: ProtocolEvent) -> tuple[str, Json]:
-    """Name and arguments of a call event; a call that is not the protocol's JSON is an error."""
+    """Name and arguments of a call event; invalid JSON is an error."""
     hint = 'A call is one line: {"name": "tool", "args": {…}}.'
     try:
         call = json.loads(event.text)
@@ -67,35 +66,35 @@ def call_of(event: ProtocolEvent) -> tuple[str, Json]:
     return call["name"], call.get("args", {})
 
 
-# The most that waits for the next characters: no mark behind white space and backslashes is nearly as long.
+# The most characters that are held back as the possible beginning of a mark; no mark is nearly as long.
 _MOST_WAITING = 4096
 
 
 @cache
 def _patterns(delimiter: Delimiter) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """A mark with the white space around it, or behind a backslash; and the end of a text that may become one."""
+    """Two patterns: a mark with the white space around it (or an escaped one), and the end of a text that may become a mark."""
     white, sign = WHITE if delimiter == "§" else "\n", re.escape(delimiter)
     marks = [*(f"{delimiter}{kind}:" for kind in MARK_KINDS), *GUARDED]
     either = "|".join(map(re.escape, marks))
     begun = [[re.escape(mark[:end]) for end in range(len(mark) - 1, 0, -1)] for mark in marks]
     some, signed = ("|".join(part for parts in rows for part in parts) for rows in (begun, begun[: len(MARK_KINDS)]))
     mark = rf"{sign}(?:{'|'.join(MARK_KINDS)}):"
-    # A mark stands at the start of a line (§: behind any white space); a backslash may stand there, or behind a mark.
+    # A mark begins a line (§: follows any white space). A backslash that escapes a mark begins a line or follows a mark.
     gap, line = rf"(?:\n\n?|[{white}])?", r"(?<![^\n])"
     token = (
         rf"(?:(?P<gap>{gap})(?<![^{white}])(?P<mark>{mark})(?P<space> ?)|{line})(?:(?P<run>\\*)\\(?P<said>{either}))?"
     )
     waiting = rf"(?:{gap}(?:(?<![^{white}])(?:{mark} ?(?:\\+(?:{some})?)?|{signed}))?|{line}\\+(?:{some})?)\Z"
-    # Only ASCII letters have two cases here; else the Kelvin sign would be a k.
+    # re.ASCII: otherwise the Kelvin sign would match k.
     return re.compile(token, re.IGNORECASE | re.ASCII), re.compile(waiting, re.IGNORECASE | re.ASCII)
 
 
 class ProtocolStream:
-    """One model reply being read; it keeps only what the next characters may still decide."""
+    """Reads one reply; only characters whose meaning depends on the next ones are held back."""
 
     def __init__(self, delimiter: Delimiter = "$") -> None:
         self._token, self._may_be_one = _patterns(delimiter)
-        # The character before, and what waits behind it; the beginning of the text is a line start.
+        # The last character read and the characters held back behind it; a text begins like a line.
         self._waiting = "\n"
         self._index, self._kind = -1, "respond"
         self._text: list[str] = []
@@ -103,13 +102,13 @@ class ProtocolStream:
         self._out: list[ProtocolDelta] = []
 
     def feed(self, chunk: str) -> list[ProtocolDelta]:
-        """What is certain after this chunk; the rest waits for the next."""
+        """The pieces that are certain after this chunk."""
         text = self._waiting + chunk
         waits = self._may_be_one.search(text, max(1, len(text) - _MOST_WAITING))
         return self._read(text, waits.start() if waits else len(text))
 
     def finish(self) -> list[ProtocolDelta]:
-        """The end: what was waiting is text."""
+        """The last pieces: whatever was held back is text."""
         return self._read(self._waiting, len(self._waiting))
 
     def _read(self, text: str, end: int) -> list[ProtocolDelta]:
@@ -125,12 +124,12 @@ class ProtocolStream:
                 self._index, self._kind = self._index + 1, token["mark"][1:-1].lower()
                 self._raw.append(token["gap"] + token["mark"] + token["space"])
             if token["said"] is not None:
-                # A mark behind a backslash is text without that backslash.
+                # An escaped mark is text, without the backslash.
                 self._say(token["run"])
                 self._raw.append("\\")
                 self._say(token["said"])
             at = token.end()
-        # The space behind a mark is its own, though it might stand before another.
+        # The space behind a mark belongs to that mark, even where it could begin another one.
         end = max(at, end)
         self._say(text[at:end])
         self._waiting = text[end - 1 :]

@@ -1,4 +1,4 @@
-"""`replay`: a thread in the event protocol, past and current cycle, so that a model can continue it."""
+"""`replay`: a thread's past and its current cycle in the event protocol, so that a model can continue it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from quire.log.entries import check
 from quire.log.shapes import ANYTHING, NATURAL, NULL, Fields, ListShape, check_shape, either, one_of
 from quire.values import Entry, Json, JsonObject
 
-# What a replay shows: past events without thinking, and the whole current cycle.
-
 Delimiter = Literal["$", "§"]
 DELIMITERS: tuple[str, ...] = get_args(Delimiter)
 MARK_KINDS = ("user", "respond", "think", "call", "result")
-# Not events, but a line that begins so would read as a heading or a count.
+# Not events, but content that begins so would read as a heading or a count.
 GUARDED = ("===", "(showing last ")
 
 HISTORY = "=== HISTORY ==="
@@ -43,7 +41,7 @@ class Respond(msgspec.Struct, frozen=True, tag="respond"):
 
 
 class ReplayedCall(msgspec.Struct, frozen=True, tag="exchange"):
-    """A call and its result: one value, so that neither can be shown without the other."""
+    """A call with its result, in one value, so that neither is shown without the other."""
 
     name: str
     args: Json
@@ -56,12 +54,12 @@ _SPOKEN: dict[str, Callable[[str], Event]] = {"user": User, "think": ReplayedTho
 
 
 def count(events: Iterable[Event]) -> int:
-    """How many events a reader sees: a call and its result are two."""
+    """The number of events in the text: a call and its result are two."""
     return sum(2 if isinstance(event, ReplayedCall) else 1 for event in events)
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """HISTORY and CURRENT as shown; `left_out` is how many older history events are not."""
+    """The events of HISTORY and CURRENT; `left_out` is how many older history events are not shown."""
 
     history: tuple[Event, ...] = ()
     current: tuple[Event, ...] = ()
@@ -74,7 +72,7 @@ class Replay(msgspec.Struct, frozen=True):
 
 
 def _problem(value: Replay) -> str:
-    """What no replay text could show; such a value would not come back from its own text."""
+    """Why a value cannot be written so that `parse` gives it back; "" where it can."""
     first, rest = value.current[:1], value.current[1:]
     if any(isinstance(event, ReplayedThought) for event in value.history):
         return "HISTORY shows no thinking, but this one holds a think event"
@@ -87,12 +85,12 @@ def _problem(value: Replay) -> str:
     return ""
 
 
-# A replay as text: events under two headings, one blank line between them, no newline at the end.
+# Rendering: events under two headings, a blank line between them, no newline at the end.
 
 
 @cache
 def marks(delimiter: Delimiter) -> Marks:
-    """Everything that has a meaning at the start of a line."""
+    """All texts with a meaning at the start of a line."""
     return Marks([*(f"{delimiter}{kind}:" for kind in MARK_KINDS), *GUARDED])
 
 
@@ -113,7 +111,7 @@ def render_event(event: Event, delimiter: Delimiter = "$") -> str:
     guard = marks(delimiter).guard
     if not isinstance(event, ReplayedCall):
         return f"{delimiter}{event.__struct_config__.tag}: {guard(event.text)}"
-    # Every line of the outcome after the first that is empty or only backslashes gets one more backslash.
+    # A blank line ends the outcome: so its later lines that are empty or only backslashes get one more backslash.
     first, *rest = event.outcome.split("\n")
     result = guard("\n".join([first, *(line if line.strip("\\") else line + "\\" for line in rest)]))
     if event.content:
@@ -130,7 +128,7 @@ def call_json(name: str, args: Json) -> str:
         raise FormatError(f"the arguments of {name!r} are not JSON: {error}", hint=hint) from error
 
 
-# A replay text back to its value: marks stand at line starts only, everything else is content.
+# Parsing: marks are read at line starts only, everything else is content.
 
 _KINDS = "|".join(MARK_KINDS)
 _FIRST = re.compile(rf"^([$§])(?:{_KINDS}): ", re.MULTILINE)
@@ -154,7 +152,7 @@ def parse(text: str) -> Replay:
     reader = _ReplayReader(text, delimiter)
     try:
         value = reader.read()
-    except CallError as error:  # the text shows what no value can
+    except CallError as error:  # no value has this text
         raise fault(text, 0, str(error), _HINT) from error
     exact(text, render(value))
     return value
@@ -209,7 +207,7 @@ class _ReplayReader:
         return call
 
     def _body(self, at: int) -> str:
-        """What stands between a mark and the blank line before the next one."""
+        """The content between a mark and the blank line before the next one."""
         last = at + 1 == len(self.tokens)
         return self.text[self.tokens[at].end() : None if last else self.tokens[at + 1].start() - 2]
 
@@ -217,10 +215,8 @@ class _ReplayReader:
         return fault(self.text, self.tokens[at].start(), problem, _HINT)
 
 
-# From a thread to what a replay shows of it. What is left out here:
-#
-# every kind but user, think, call, result and respond; attachments and images; thinking before the
-# last user entry; history events before the window; whether an outcome was an error.
+# Projection from a thread. Left out are all kinds but user, think, call, result and respond; attachments and images;
+# thinking before the last user entry; history events before the window; whether an outcome was an error.
 
 WINDOW = 15
 
@@ -231,7 +227,7 @@ INPUT = Fields(
 
 
 def project(entries: Iterable[Entry], window: int | None = WINDOW, delimiter: Delimiter = "$") -> Replay:
-    """HISTORY is the last `window` events (None: all) before the last user entry, CURRENT what came since."""
+    """HISTORY is the last `window` events (None: all) before the last user entry, CURRENT is that entry and all behind it."""
     if window is not None and window < 0:
         raise CallError(f"window is {window}", hint="Give 0 or more events, or None for all.")
     events = [event for entry in formats.pair_results(entries) if (event := _event(entry))]
@@ -259,7 +255,7 @@ def read(data: Json) -> Replay:
 
 
 def to_json(value: Replay) -> JsonObject:
-    """A value as JSON that `read` takes back: entries, how many of them are HISTORY, and what is left out."""
+    """A value as JSON that `read` accepts: entries, how many of them are HISTORY, and how many are left out."""
     return {
         "entries": to_entries([*value.history, *value.current]),
         "history": count(value.history),
@@ -292,7 +288,7 @@ def _event(entry: Entry | formats.CallPair) -> Event | None:
 
 
 def _last(events: Sequence[Event], window: int) -> Sequence[Event]:
-    """The last `window` events; one more where the cut would part a call from its result."""
+    """The last `window` events, or one more where a call would be cut from its result."""
     room, at = window, len(events)
     while at and room > 0:
         at -= 1
@@ -301,7 +297,7 @@ def _last(events: Sequence[Event], window: int) -> Sequence[Event]:
 
 
 def _sections(entries: list[Entry], history: int, left_out: int, delimiter: Delimiter) -> Replay:
-    """Entries that are shown as they are, the first `history` of them under HISTORY."""
+    """A replay that shows all entries, the first `history` of them under HISTORY."""
     events = [event for entry in formats.pair_results(entries) if (event := _event(entry))]
     older = accumulate((count([event]) for event in events), initial=0)
     split = next((at for at, number in enumerate(older) if number >= history), len(events))

@@ -1,7 +1,7 @@
-"""Items: pieces of context with an identity, where they come from, and the window that holds them.
+"""Items, pieces of context with an identity, and the window that holds them.
 
-The window is bounded, first in first out, by count and by tokens. Adding is O(1) at any size: the oldest item that may
-go is always the first of those not pinned.
+A window is limited by number of items and by tokens, first in, first out. Adding is O(1): the next item to evict is
+always the first of the unpinned ones.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# The numbers of ctx-N: counted from 1, each used once, whatever is cleared, removed or evicted.
+# The numbers N of ids ctx-N: counted from 1, never used again after an item is cleared, removed or evicted.
 
 _NUMBERED = re.compile(r"ctx-([0-9]+)")
 _DIGITS = 18
@@ -70,16 +70,16 @@ _HINT = "Leave the id out to get the next one."
 
 
 class Numbers:
-    """Gives the next number, and takes given ones that were never used."""
+    """Hands out the next number, and accepts given numbers that were never used."""
 
     def __init__(self, next: int = 1, unused: list[tuple[int, int]] | None = None) -> None:
         self.next = next
-        # Ranges below `next` that a given id jumped over, in order. 0 is never counted to, but may be given.
+        # Unused ranges below `next`, in order, which given ids have jumped over. 0 is never handed out, but may be given.
         self.unused = [(0, 1)] if unused is None else unused
 
     @staticmethod
     def after(ids: Iterable[str]) -> int:
-        """The number behind all of these."""
+        """One more than the highest number of these ids."""
         return max((int(id.removeprefix("ctx-")) for id in ids), default=0) + 1
 
     def take(self) -> str:
@@ -98,7 +98,7 @@ class Numbers:
         return number
 
     def claim(self, id: str) -> str:
-        """Use a given id; the counter moves past it."""
+        """Use a given id; later ids are numbered behind it."""
         number = self.check(id)
         if number >= self.next:
             if number > self.next:
@@ -114,7 +114,7 @@ class Numbers:
         return index if index >= 0 and number < self.unused[index][1] else None
 
 
-# The JSON of items and windows: what may stand where. The published schemas say the same.
+# The shapes of items and windows in JSON; the published schemas are made from them.
 
 MAX_ITEMS = 50
 MOST_ITEMS = 1000
@@ -139,7 +139,7 @@ WINDOW = Fields(
     required={"items": ListShape(ITEM)},
     optional={
         "max_items": CAPACITY,
-        # The same in camel case: read, never written.
+        # An alias that is read, but never written.
         "maxItems": CAPACITY,
         "max_tokens": LIMIT,
         "max_item_tokens": LIMIT,
@@ -149,11 +149,8 @@ WINDOW = Fields(
 )
 
 
-# Tokens of a window's items: counted once each, and only from the moment a limit or a reader asks.
-
-
 class Sizes:
-    """Each item's tokens, their sum, and the sum of those that are pinned."""
+    """The tokens of a window's items, all and pinned; counted once each, and not before a limit or a caller needs them."""
 
     def __init__(self, with_: Counter) -> None:
         self._counter = with_
@@ -166,14 +163,14 @@ class Sizes:
         return self._by_id is not None
 
     def start(self, items: Iterable[Item], pinned: Iterable[str]) -> None:
-        """Count what is there, and from now on what comes; a second start does nothing."""
+        """Count the items that are there, and from now on those that are added; a second call does nothing."""
         if self._by_id is None:
             self._by_id = {item.id: self._counter.count(item.content) for item in items}
             self.total = sum(self._by_id.values())
             self.pinned = sum(self._by_id[id] for id in pinned)
 
     def count(self, content: str) -> int:
-        """The tokens of a content, 0 while nobody asks."""
+        """The tokens of a content; 0 before `start`."""
         return self._counter.count(content) if self.counting else 0
 
     def put(self, id: str, size: int) -> None:
@@ -193,7 +190,7 @@ class Sizes:
 
 
 class Window:
-    """Items in the order they came; the oldest unpinned ones make room for new ones."""
+    """Items in the order in which they were added; the oldest unpinned ones are evicted to make room."""
 
     def __init__(
         self,
@@ -208,11 +205,10 @@ class Window:
         self._max_tokens: int | None = None
         self._max_item_tokens: int | None = None
         self._clock = clock
-        # Called behind every change, so that whoever holds the window can save it.
+        # Called after every change, so that the window can be saved.
         self.on_change: Callable[[], None] = lambda: None
         self._items: OrderedDict[str, Item] = OrderedDict()
-        # The unpinned ids in order of age: the first is the next to go. (Not a dict: finding the first key of
-        # one whose first keys keep being deleted is not O(1).)
+        # The unpinned ids, oldest first. (Not a dict: finding the first key after deletions at the front is not O(1).)
         self._unpinned: OrderedDict[str, None] = OrderedDict()
         self._pinned: set[str] = set()
         self._sizes = Sizes(with_ or counter())
@@ -231,7 +227,7 @@ class Window:
         timestamp: int | None = None,
         truncate: bool = False,
     ) -> Item:
-        """Add an item (its own type and metadata count) or a string, evicting the oldest where needed."""
+        """Add an item (which has its own type and metadata) or a string; the oldest items are evicted where needed."""
         new = self._as_item(given, type, metadata, timestamp)
         if new.id:
             self._numbers.check(new.id)
@@ -254,9 +250,9 @@ class Window:
         timestamp: int | None = None,
         truncate: bool = False,
     ) -> Item:
-        """Add an item; one from the same source (path, lines, symbol, URL) becomes it, under its id and pinned as it was.
+        """Add an item, in place of an earlier version from the same source (path, lines, symbol, URL), if there is one.
 
-        A new version stands behind the others, as what came last.
+        A new version keeps the id and the pin of the old one and becomes the newest item.
         """
         new = self._as_item(given, type, metadata, timestamp)
         source = source_id(new)
@@ -280,7 +276,7 @@ class Window:
         return item(given, type, metadata, timestamp=self._clock() if timestamp is None else timestamp)
 
     def _place(self, new: Item, id: str, size: int) -> Item:
-        """Put an item behind the others; the oldest make room for it."""
+        """Append an item; the oldest ones are evicted to make room."""
         newest = self._items[next(reversed(self._items))].timestamp if self._items else new.timestamp
         placed = msgspec.structs.replace(new, id=id, timestamp=max(new.timestamp, newest))
         self._evict(self._max_items - 1, size)
@@ -290,7 +286,7 @@ class Window:
         return placed
 
     def _cut_to_fit(self, new: Item, truncate: bool, freed: int = 0) -> tuple[Item, int]:
-        """The item, cut where it is too large and may be, and its tokens; `freed` are those of a pin that it replaces."""
+        """The item, cut if it is too large and `truncate` allows it, and its tokens; `freed` are those of a pin it replaces."""
         beside_pins = None if self._max_tokens is None else self._max_tokens - self._sizes.pinned + freed
         limits = [limit for limit in (beside_pins, self._max_item_tokens) if limit is not None]
         size, room = self._sizes.count(new.content), min(limits, default=None)
@@ -307,7 +303,7 @@ class Window:
         return new, self._sizes.count(new.content)
 
     def _evict(self, items: int, tokens: int = 0) -> None:
-        """Let the oldest unpinned items go until at most so many remain and so many tokens are free."""
+        """Evict the oldest unpinned items until at most `items` remain and `tokens` are free."""
         while len(self._items) > items or (
             self._max_tokens is not None and self._sizes.total + tokens > self._max_tokens
         ):
@@ -348,19 +344,19 @@ class Window:
     # Removing and pinning
 
     def remove(self, id: str) -> Item:
-        """Take an item out, pinned or not; its id is not given again."""
+        """Remove an item, pinned or not; its id is not used again."""
         removed = self._drop(self[id].id)
         self.on_change()
         return removed
 
     def clear(self) -> None:
-        """Take everything out, pinned or not; numbering goes on."""
+        """Remove all items, pinned or not; numbering continues."""
         for id in list(self._items):
             self._drop(id)
         self.on_change()
 
     def pin(self, id: str) -> None:
-        """Keep an item: it is never evicted, only removed."""
+        """Pin an item: it is never evicted, only removed."""
         if self[id].id not in self._pinned:
             self._keep(id)
             self.on_change()
@@ -371,7 +367,7 @@ class Window:
         self._sizes.pin(id, True)
 
     def unpin(self, id: str) -> None:
-        """Let an item be evicted again, in its turn by age."""
+        """Allow an item to be evicted again, in its order of age."""
         if self[id].id in self._pinned:
             self._pinned.remove(id)
             self._sizes.pin(id, False)
@@ -442,7 +438,7 @@ class Window:
     # JSON
 
     def to_json(self) -> JsonObject:
-        """The window as JSON; what is as by default is left out, except max_items."""
+        """The window as JSON; defaults are left out, except max_items."""
         out: JsonObject = {"items": [item_json(item) for item in self], "max_items": self._max_items}
         for name in ("max_tokens", "max_item_tokens"):
             if (limit := getattr(self, name)) is not None:
@@ -455,7 +451,7 @@ class Window:
 
     @classmethod
     def from_json(cls, value: JsonObject, *, with_: Counter | None = None, clock: Callable[[], int] = now_ms) -> Window:
-        """A window from JSON: absent ids are counted, absent timestamps are 0 (never the clock)."""
+        """A window from JSON: missing ids are numbered, missing timestamps are 0 (never the clock)."""
         fields = check_shape(WINDOW, value)
         if "maxItems" in fields and "max_items" in fields:
             raise FormatError("both max_items and maxItems are given", hint="Leave maxItems out.")
@@ -468,7 +464,7 @@ class Window:
         counted, next_id = window._numbers.next, fields.get("next_id")
         if next_id is not None and next_id < counted:
             raise FormatError(f"next_id: {next_id} is not behind every item", hint=f"Use at least {counted}.")
-        # Which of the lower numbers were used before is no longer known, so none is given again.
+        # It is not known which of the lower numbers were used before, so none is accepted again.
         window._numbers = Numbers(next_id or counted, unused=[])
         return window
 
@@ -485,11 +481,11 @@ class Window:
                 raise FormatError(f"pinned: no item {id!r}", hint=_ids_hint(list(self._items)))
 
 
-# The state that names where kept items were read.
+# The key of the thread's state that maps items to their files.
 _FILES = "window files"
 
 _Changed = TypeVar("_Changed")
-# So often a change of a window is tried.
+# How often a change of a window is attempted.
 _CHANGES = 100
 
 
@@ -506,11 +502,11 @@ class ThreadWindow:
         self._store, self._thread, self._clock, self._lock = store, thread, clock, lock or nullcontext()
         self._window: Window | None = None
         self._saved: Json = None
-        # What is to be replaced, while a change has to follow what others did; whatever is there otherwise.
+        # During `change`, the digest of the saved window that may be replaced; None: replace whatever is saved.
         self._expected: str | None = None
 
     def window(self) -> Window:
-        """The window as it is saved now; every change of it is saved, too."""
+        """The saved window; changes to it are saved at once."""
         saved = self._stored_window()
         if self._window is None or saved != self._saved:
             window = Window.from_json(saved, clock=self._clock) if saved else Window(clock=self._clock)
@@ -529,7 +525,7 @@ class ThreadWindow:
                 self._expected = saved_digest(self._saved)
 
     def change(self, act: Callable[[Window], _Changed]) -> _Changed:
-        """Change the window by one act; again where another was quicker, of whose change nothing may be lost."""
+        """Change the window; if another process has changed it meanwhile, try again on its version, so that neither is lost."""
         tries = _CHANGES
         with self._lock:
             while True:
@@ -539,19 +535,19 @@ class ThreadWindow:
                     return act(window)
                 except ConflictError:
                     self._window = None
-                    # A file that others keep locked is a conflict, too, but the window is as it was.
+                    # A locked file is a conflict, too, but then the window is unchanged.
                     if not tries or saved_digest(self._stored_window()) == self._expected:
                         raise
                 finally:
                     self._expected = None
 
     def keep(self, item: Item | str, file: str | Path | None, **how: Any) -> Item:
-        """Put an item into the window, and remember where it was read."""
+        """Put an item into the window, and remember the file it was read from."""
         added = self.change(lambda window: window.put(item, **how))
         meta = added.metadata or {}
         path = str(file or meta.get("filename") or meta.get("path") or "")
         content = item.content if isinstance(item, Item) else item
-        # A path is remembered only where the file holds this very text now: else later turns would show another file.
+        # Remember a path only if the file holds this text now; otherwise later turns would show something else.
         with suppress(QuireError):
             now = read_again(added, path) if path else None
             if now is not None and now.content == content:
@@ -559,7 +555,7 @@ class ThreadWindow:
         return added
 
     def items(self, warn: Callable[[str], None]) -> list[JsonObject]:
-        """The items as a turn attaches them: files as they are now, each under what it is known by."""
+        """The items to attach to a turn, each under its identity, files with their current content."""
         window, unread = self.window(), set[str]()
         if not self._saved:
             return []
@@ -576,7 +572,7 @@ class ThreadWindow:
         return [{**item_json(kept), "id": kept_id(kept)} for kept in window if kept.id not in unread]
 
     def _files(self) -> dict[str, str]:
-        """Where kept items were read, by their id in the window; a fork begins with its parent's."""
+        """The files of items by item id; a fork starts with its parent's."""
         name, files = self._thread if has_thread(self._store, self._thread) else "", None
         while name and files is None:
             files, name = self._store.get_state(name, _FILES), self._store.info(name).parent

@@ -1,6 +1,6 @@
-"""Where items come from: a file, a buffer, a region, a page, a REPL exchange, an error; a folder that is not left.
+"""Makes items from files, buffers, regions, pages, REPL exchanges and errors, without an id, which a window gives them.
 
-Each is a function from what the caller has to an item without an id; a window gives it one.
+Also: how long texts are cut, and `Root`, a folder outside of which nothing is read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quire.errors import BudgetError, CallError, FormatError, NotFound, needs_ex
 from quire.log.shapes import INTEGER, Fault, check_json, short
 from quire.values import ITEM_TYPES, NOT_UTF8_HINT, Item, ItemType, Json, JsonObject, sha256_hex
 
-# Making an item: its content checked and hashed once, here; and the identity under which a model knows it.
+# Making an item, whose content is checked and hashed once, here; and its identity, the name that a model sees.
 
 
 def item(
@@ -41,7 +41,7 @@ def item(
 
 
 def checked_item(original: Item) -> Item:
-    """A given item, checked like a new one; a sha256 that is not its content's is an error."""
+    """A given item, checked like a new one; a sha256 that does not match its content is an error."""
     checked = item(original.content, original.type, original.metadata, id=original.id, timestamp=original.timestamp)
     if original.sha256 and original.sha256 != checked.sha256:
         raise CallError(
@@ -52,7 +52,7 @@ def checked_item(original: Item) -> Item:
 
 
 def content_sha256(content: str) -> str:
-    """The sha256 of the raw content; text that UTF-8 cannot hold is an error."""
+    """The sha256 of the content; text that UTF-8 cannot encode is an error."""
     try:
         return sha256_hex(content)
     except UnicodeEncodeError as error:
@@ -61,7 +61,7 @@ def content_sha256(content: str) -> str:
         ) from error
 
 
-# What `metadata.source` may say; each has an identity and a block of its own.
+# The values of `metadata.source` with an identity and a form of block of their own.
 SOURCES = ("note", "active_note", "url", "selection", "dataview")
 
 
@@ -81,7 +81,7 @@ def identity(item: JsonObject) -> str:
 
 
 def _place(meta: JsonObject) -> str:
-    """The file and symbol or lines of an item that came without an id, so that a changed file is known again."""
+    """The file with symbol or lines, as the identity of an item without an id; the same when the file changes."""
     path, start, end = meta.get("filename"), meta.get("start_line"), meta.get("end_line")
     if not path:
         return ""
@@ -91,9 +91,9 @@ def _place(meta: JsonObject) -> str:
 
 
 def source_id(window_item: Item) -> str:
-    """What every version of a kept item is known by: its path, lines, symbol or URL; empty where nothing names it.
+    """What all versions of a window's item share: path, lines, symbol or URL; "" where an item has no versions.
 
-    Errors and REPL exchanges happen once, and a piece of a file without its lines may be any piece of it.
+    Errors and REPL exchanges happen once, and code of a file without its lines may be any part of the file.
     """
     meta = window_item.metadata or {}
     if meta.get("source") in SOURCES:
@@ -104,7 +104,7 @@ def source_id(window_item: Item) -> str:
 
 
 def kept_id(window_item: Item) -> str:
-    """The id under which a window's item is attached: what it is known by, else its file and ctx-N, else ctx-N."""
+    """The id under which a window's item is attached: its source if it has one, else its file and ctx-N, else ctx-N."""
     filename = (window_item.metadata or {}).get("filename") if window_item.type == "code" else None
     return source_id(window_item) or (f"{filename}#{window_item.id}" if filename else window_item.id)
 
@@ -122,17 +122,17 @@ def _check_metadata(metadata: Json) -> JsonObject | None:
 
 
 _logger = logging.getLogger("quire")
-# The most that is taken from a file unasked: more is almost always a mistake (a log, a bundle).
+# The largest text of an item; a larger one is almost always a mistake (a log, a bundle).
 MAX_BYTES = 50_000
 
 
 def from_text(text: str, name: str = "", *, type: str = "text") -> Item:
-    """A buffer's text, under the buffer's name if it has one."""
+    """A text, with a name if it has one."""
     return item(text, type, {"filename": name} if name else None)
 
 
 def from_file(path: str | Path, *, name: str = "", truncate: bool = False) -> Item:
-    """A whole file, to the byte; `name` is what the model is shown instead of the path."""
+    """A whole file; the model sees `name` instead of the path, if given."""
     label = name or str(path)
     return limit_text(read_source(path), "file", {"filename": label}, label, truncate)
 
@@ -142,13 +142,13 @@ def from_region(path: str | Path, start: int, end: int, *, name: str = "", trunc
     return region_of(read_source(path), name or str(path), start, end, truncate=truncate)
 
 
-# The images that every provider takes, by the ending of a file's name, and the largest of them.
+# The types of images that every provider accepts, by file extension, and the largest size in bytes.
 IMAGE_TYPES = {f".{name}": f"image/{name.replace('jpg', 'jpeg')}" for name in ("png", "jpg", "jpeg", "gif", "webp")}
 MAX_IMAGE = 5 * 1024 * 1024
 
 
 def from_image(path: str | Path) -> JsonObject:
-    """A picture's file as `user(images=[…])` takes it."""
+    """An image file, in the form that `user(images=[…])` accepts."""
     media_type = IMAGE_TYPES.get(Path(path).suffix.lower())
     if media_type is None:
         hint = f'Images end in {", ".join(IMAGE_TYPES)}; base64 is {{"media_type": "image/png", "data": "…"}}.'
@@ -163,20 +163,20 @@ def from_image(path: str | Path) -> JsonObject:
 
 
 def from_url(url: str, text: str, *, title: str = "", truncate: bool = False) -> Item:
-    """A page's text as the caller fetched it; known by its URL."""
+    """The text of a page, fetched by the caller; its identity is the URL."""
     meta: JsonObject = {"source": "url", "url": url, **({"title": title} if title else {})}
     return limit_text(text, "text", meta, url, True) if truncate else item(text, "text", meta)
 
 
 def from_repl(code: str, output: str = "", *, prompt: str = "> ", language: str = "") -> Item:
-    """One exchange with a REPL: what was typed behind the prompt, then what came back."""
+    """One exchange with a REPL: the code behind the prompt, then its output."""
     typed = prompt + code.replace("\n", "\n" + " " * len(prompt))
     content = f"{typed}\n{output}" if output else typed
     return item(content, "repl-history", {"language": language} if language else None)
 
 
 def from_error(error: BaseException | str, trace: str = "") -> Item:
-    """An error with its traceback: a caught exception brings its own, a message takes the one given."""
+    """An error with its traceback: that of a caught exception, or `trace` for a message."""
     if isinstance(error, str):
         return item(f"{error}\n{trace}" if trace else error, "error")
     content = "".join(traceback.format_exception(error)).rstrip("\n")
@@ -189,7 +189,7 @@ def from_error(error: BaseException | str, trace: str = "") -> Item:
 def region_of(
     text: str, name: str, start: int, end: int, *, more: JsonObject | None = None, truncate: bool = False
 ) -> Item:
-    """Lines start to end of a text as a code item, without the end of the last one."""
+    """Lines start to end of a text as a code item, without the last newline."""
     lines = text.removesuffix("\n").split("\n")
     if not (isinstance(start, int) and isinstance(end, int) and 1 <= start <= end <= len(lines)):
         raise CallError(
@@ -204,7 +204,7 @@ def region_of(
 def limit_text(
     text: str, type: str, metadata: JsonObject | None, name: str, truncate: bool, quiet: bool = False
 ) -> Item:
-    """A text as an item, cut at a line where it is too large for one and may be."""
+    """A text as an item; a text that is too large is cut at a line if `truncate` allows it, else an error."""
     whole = item(text, type, metadata)
     size = len(text.encode())
     if size <= MAX_BYTES:
@@ -222,7 +222,7 @@ def limit_text(
 
 
 def read_source(path: str | Path) -> str:
-    """A file's text, of PDFs and Word files too; a missing file, a folder and other bytes are errors with a hint."""
+    """The text of a file, PDFs and Word files included; a missing file, a folder or other binary data is an error."""
     try:
         data = _bytes_at(path)
     except FileNotFoundError as error:
@@ -232,7 +232,7 @@ def read_source(path: str | Path) -> str:
     return document_text(data, str(path))
 
 
-# So much is read of a pipe or a device, which may never end.
+# The most bytes that are read from a pipe or a device, which may never end.
 MAX_UNSIZED = 64 * 1024 * 1024
 
 
@@ -270,7 +270,7 @@ def _pdf(data: bytes, name: str) -> str:
         import pypdf
     try:
         pages = [page.extract_text().strip() for page in pypdf.PdfReader(BytesIO(data)).pages]
-    except Exception as error:  # over a damaged file the library may raise anything
+    except Exception as error:  # for a damaged file the library may raise anything
         raise FormatError(f"{name} cannot be read as a PDF: {error}", hint="Open and save it anew.") from error
     return "\n\n".join(f"[page {n}]\n{text}" for n, text in enumerate(pages, 1) if text)
 
@@ -298,26 +298,26 @@ def _word_part(part: Any) -> str:
 _READERS = {".pdf": _pdf, ".docx": _word}
 
 
-# Cutting text that is too large: whole lines only, and it says how much went.
+# Cutting text that is too large for an item: whole lines only, with a note of how much is missing.
 
 
 _BREAK = re.compile("\n")
 
 
 class ShortenedText(msgspec.Struct, frozen=True):
-    """What is left of a text, and how many lines and bytes went."""
+    """The rest of a text that was cut, and how many lines and bytes are missing."""
 
     content: str
     lines: int
     bytes: int
 
     def with_note(self, metadata: JsonObject | None) -> JsonObject:
-        """The metadata with what went, for those who read it rather than the text."""
+        """The metadata with the numbers of missing lines and bytes."""
         return {**(metadata or {}), "truncated": {"lines": self.lines, "bytes": self.bytes}}
 
 
 def cut(text: str, fits: Callable[[str], bool]) -> ShortenedText:
-    """The most leading lines that fit, and a last line that says what went (where one fits beside a line)."""
+    """As many leading lines as fit, and a last line that says how much is missing (if it fits behind at least one line)."""
     ends = [0, *(match.end() for match in _BREAK.finditer(text) if match.end() < len(text))]
     noted = _last(ends, lambda end: fits(text[:end] + _notice(text[end:])))
     plain = None if noted else _last(ends, lambda end: fits(text[:end]))
@@ -328,7 +328,7 @@ def cut(text: str, fits: Callable[[str], bool]) -> ShortenedText:
 
 
 def _last(ends: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """The last end that fits, found by doubling so that little more is looked at than is kept."""
+    """The last end that fits; found by doubling, so that little more text is looked at than fits."""
     if not fits(ends[0]):
         return None
     low, step = 0, 1
@@ -347,7 +347,7 @@ def _notice(rest: str) -> str:
     return f"[... {lines:,} more {'line' if lines == 1 else 'lines'} omitted ({size:,} bytes) ...]"
 
 
-# Where a tool's long output ends: behind whole lines, sections or hits, never in mid-word where there is a choice.
+# Cutting the long output of tools: behind whole lines, sections or hits, and not within a word if that can be avoided.
 
 # (text, characters allowed) -> a shorter text that says what is missing.
 Cutter: TypeAlias = Callable[[str, int], str]
@@ -365,7 +365,7 @@ def head(text: str, limit: int) -> str:
     if text[limit] == "\n":
         return part
     end = part.rfind("\n")
-    # A short first line alone says too little: the long second line is cut instead.
+    # If whole lines would fill less than half, the next line is cut instead.
     if end < limit // 2:
         spaces = [match.start() for match in _SPACE.finditer(part)]
         end = limit if _SPACE.match(text[limit]) else (spaces[-1] if spaces else 0)
@@ -399,7 +399,7 @@ def at_sections(text: str, limit: int) -> str:
 
 
 def heading_lines(lines: Sequence[str]) -> list[int]:
-    """The numbers, from 0, of the lines that are headings; a # line inside a code fence is none."""
+    """The numbers, from 0, of lines that are headings; lines inside code fences are not."""
     numbers, fence = [], ""
     for number, line in enumerate(lines):
         mark = _FENCE.match(line)
@@ -411,7 +411,7 @@ def heading_lines(lines: Sequence[str]) -> list[int]:
 
 
 def at_hits(hits: Sequence[str], limit: int, more: int = 0) -> str:
-    """As many whole hits as fit, one a line, then how many are missing; the first is always shown in part."""
+    """As many whole hits as fit, one a line, then how many are missing; if the first does not fit, a part of it."""
     fitting: list[str] = []
     room = limit
     for hit in hits:
@@ -425,14 +425,14 @@ def at_hits(hits: Sequence[str], limit: int, more: int = 0) -> str:
     return "\n".join([*fitting, f"[… {more:,} more hit{'s' if more > 1 else ''} not shown …]"] if more else fitting)
 
 
-# A folder and nothing outside it: no absolute paths, no `..` beyond it, no links that lead out, no devices.
+# Access to a folder and nothing outside it: no absolute paths, no `..` beyond it, no links that lead out, no devices.
 
-# Not worth a model's time, and large.
+# Large folders that a model rarely needs; walks do not enter them.
 SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", ".obsidian", ".trash"})
 
 
 class Root:
-    """A folder whose files may be read; every path is given and shown relative to it."""
+    """A folder whose files may be read; all paths are relative to it."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).resolve()
@@ -440,7 +440,7 @@ class Root:
             raise NotFound(f"there is no folder {str(path)!r}", hint="Give a folder as the root.")
 
     def resolve(self, path: str) -> Path:
-        """The real place of a path, which is inside the root."""
+        """The absolute path, links resolved; an error if it is outside the root."""
         if not path or path == "/":
             path = "."
         if "\0" in path or path.startswith(("~", "\\")) or PurePosixPath(path).is_absolute():
@@ -456,11 +456,11 @@ class Root:
         return real
 
     def relative(self, real: Path) -> str:
-        """A real place by its path from the root, with slashes."""
+        """An absolute path as a path relative to the root, with slashes."""
         return real.relative_to(self.path).as_posix()
 
     def read_bytes(self, path: str, limit: int) -> bytes:
-        """A file's bytes, at most `limit`; opened without following any link that appeared meanwhile."""
+        """The bytes of a file of at most `limit`; a link that has appeared meanwhile is not followed."""
         return self._bytes(self.resolve(path), path, limit)
 
     def _bytes(self, real: Path, path: str, limit: int) -> bytes:
@@ -481,7 +481,7 @@ class Root:
             os.close(descriptor)
 
     def _open(self, real: Path, path: str) -> int:
-        """Open step by step from the root; the path is real, so a link on the way was put there just now."""
+        """Open folder by folder from the root, without following links: `real` has none, so any was put there just now."""
         try:
             if not _STEPWISE:
                 return os.open(real, _FLAGS)
@@ -495,7 +495,7 @@ class Root:
             raise CallError(f"{path!r} cannot be read: {error.strerror}", hint="Read another file.") from error
 
     def entries(self, path: str = ".", depth: int = 1) -> Iterator[FolderEntry]:
-        """What is in a folder, each folder before what is in it; links are named and not followed."""
+        """The content of a folder, each folder before its own content; links are listed, not followed."""
         real = self.resolve(path)
         if not os.path.isdir(real):
             raise NotFound(f"there is no folder {path!r}", hint="List the root to see what is there.")
@@ -511,7 +511,7 @@ class Root:
             os.close(folder)
 
     def walk(self, path: str = ".") -> Iterator[str]:
-        """The regular files under a folder, or the file itself, by their paths from the root; links are not followed."""
+        """The paths of all regular files under a folder (or of the file itself); links are not followed."""
         real = self.resolve(path)
         if os.path.isfile(real):
             yield self.relative(real)
@@ -523,7 +523,7 @@ class Root:
         yield from (before + entry.path for entry in sorted(files, key=lambda entry: _files_first(entry.path)))
 
     def content(self, path: str, limit: int) -> bytes | None:
-        """The bytes of a file that walk() named; None where it is too large, unreadable, gone or a link by now."""
+        """The bytes of a file from `walk`; None if it is too large, unreadable, deleted, or has become a link."""
         try:
             return self._bytes(self.path / path, path, limit)
         except (CallError, NotFound):
@@ -531,22 +531,22 @@ class Root:
 
 
 class FolderEntry(msgspec.Struct, frozen=True):
-    """Something in a folder, by its path from there; `size` of a file in bytes."""
+    """An entry of a folder, by its path from there; `size` is a file's size in bytes."""
 
     path: str
     kind: Literal["folder", "file", "link", "other"]
     size: int = 0
 
 
-# Nobody nests folders deeper; a loop of mounts would.
+# Deeper nesting means a loop of mounts.
 _DEEPEST = 100
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-# Where the system can open a name inside a folder that is open already, nothing can be swapped in between.
+# Whether the system can open a name relative to an open folder, so that no link can be swapped in meanwhile.
 _STEPWISE = os.open in os.supports_dir_fd and os.scandir in os.supports_fd
 
 
 def _step(folder: int, name: str) -> int:
-    """Open a name in an open folder and leave the folder, also where that fails."""
+    """Open a name in an open folder, and close the folder in any case."""
     try:
         return os.open(name, _FLAGS, dir_fd=folder)
     finally:
@@ -569,7 +569,7 @@ def _entry(file: os.DirEntry[str], before: str) -> FolderEntry | None:
     try:
         mode = (status := file.stat(follow_symlinks=False)).st_mode
     except OSError:
-        return None  # it went away just now
+        return None  # it was deleted just now
     if stat.S_ISREG(mode):
         return FolderEntry(before + file.name, "file", status.st_size)
     return FolderEntry(
@@ -578,7 +578,7 @@ def _entry(file: os.DirEntry[str], before: str) -> FolderEntry | None:
 
 
 def _inside(folder: int | Path, name: str, depth: int, before: str) -> Iterator[FolderEntry]:
-    """What is in a folder of an open one; nothing where it cannot be read or is a link by now."""
+    """The content of a folder inside an open one; nothing if it cannot be read or has become a link."""
     if isinstance(folder, Path):
         yield from _below(folder / name, depth, before)
         return
@@ -595,7 +595,7 @@ def _inside(folder: int | Path, name: str, depth: int, before: str) -> Iterator[
 
 
 def _files_first(path: str) -> list[tuple[bool, str]]:
-    """The order of a walk: a folder's own files, then its folders, each by name."""
+    """The sort key of a walk: a folder's files, then its folders, each by name."""
     *folders, name = path.split("/")
     return [*((True, folder) for folder in folders), (False, name)]
 

@@ -1,7 +1,4 @@
-"""A symbol of a file: found by its syntax tree, by bare or dotted name, with its decorators.
-
-How a language's tree is read is for `python_tree` and `grammar_tree`; this module only chooses among names.
-"""
+"""Finds a symbol in a file's syntax tree by its bare or dotted name; the definition comes with its decorators."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _SEPARATOR = re.compile(r"\.|::|#")
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """A definition's name with its scopes, and its lines; `whole` unless it only declares (a prototype)."""
+    """A definition's scopes and name, and its lines; `whole` is false for a mere declaration (a prototype)."""
 
     path: tuple[str, ...]
     start: int
@@ -47,7 +44,7 @@ def from_symbol(path: str | Path, symbol: str, *, name: str = "", truncate: bool
 
 
 def read_again(earlier: Item, path: str | Path) -> Item | None:
-    """An item's file, lines or symbol as they are in the file now; None for an item that is no part of a file."""
+    """The current version of an item that is a file, lines or a symbol; None for any other item."""
     meta = earlier.metadata or {}
     name, cut = str(meta.get("filename") or ""), bool(meta.get("truncated"))
     if meta.get("source") == "note":
@@ -58,7 +55,7 @@ def read_again(earlier: Item, path: str | Path) -> Item | None:
         return from_symbol(path, meta["symbol"], name=name, truncate=cut)
     if earlier.type == "code":
         return from_region(path, meta["start_line"], meta["end_line"], name=name, truncate=cut)
-    # No warning that it is cut: the first reading gave it.
+    # quiet: the first reading warned already that the text is cut.
     return limit_text(read_source(path), earlier.type, {"filename": name}, name, cut, quiet=True)
 
 
@@ -68,7 +65,7 @@ def definitions(text: str, suffix: str, name: str) -> list[Definition]:
 
 
 def resolve(symbol: str, candidates: Iterable[Definition], name: str) -> Definition:
-    """The one definition a name means: the full path if there is one, else the only path that ends so."""
+    """The definition with this path, else the only one whose path ends with it."""
     merged = _merge_overloads(candidates)
     path = tuple(part for part in _SEPARATOR.split(symbol) if part and part != "<locals>")
     exact = [definition for definition in merged if definition.path == path]
@@ -81,12 +78,12 @@ def resolve(symbol: str, candidates: Iterable[Definition], name: str) -> Definit
         raise NotFound(f"no symbol {symbol!r} in {name}", hint=hint)
     if len(paths) > 1:
         raise CallError(f"{symbol!r} is ambiguous in {name}", hint=f"Use one of {', '.join(paths)}.")
-    # Of several with one name the last is in force; a prototype only where nothing else is there.
+    # Of several definitions of one name the last counts; a prototype only if there is nothing else.
     return max(ending, key=lambda definition: (definition.whole, definition.start))
 
 
 def _merge_overloads(candidates: Iterable[Definition]) -> list[Definition]:
-    """Definitions in a row with one name are one: overloads, a property and its setter."""
+    """Merge consecutive definitions of one name: overloads, a property and its setter."""
     out: list[Definition] = []
     latest: dict[tuple[str, ...], int] = {}
     for definition in candidates:
@@ -109,7 +106,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 def python_definitions(text: str, name: str) -> list[Definition]:
     """Functions and classes at any depth, and names assigned in modules and classes, in the file's order."""
     try:
-        # A lone \\r ends a line for the parser but not for us; nor is a byte order mark code.
+        # For the parser a lone \\r ends a line, for us it does not; and a byte order mark is no code.
         tree = ast.parse(text.removeprefix("\ufeff").replace("\r\n", " \n").replace("\r", " "))
     except SyntaxError as error:
         raise FormatError(
@@ -162,12 +159,12 @@ def _blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
                 yield [part]
 
 
-# The definitions of a file in other languages, by the tree-sitter grammars that are installed.
+# Definitions in files of other languages, by the tree-sitter grammars that are installed.
 #
-# One reading for all grammars: a definition is a node of a defining type with a name; scopes are definitions
-# around it. What differs between languages is in the tables.
+# All grammars are read alike: a definition is a node of a defining type with a name, and its scope are the definitions
+# around it. Differences between languages are in these tables.
 
-# suffix -> (module, function). Those down to C come with the extra `symbols`; the others where installed.
+# suffix -> (module, function). The extra `symbols` installs those down to C; the others can be installed separately.
 _GRAMMARS: dict[str, tuple[str, str]] = {
     **dict.fromkeys((".js", ".mjs", ".cjs", ".jsx"), ("tree_sitter_javascript", "language")),
     **dict.fromkeys((".ts", ".mts", ".cts"), ("tree_sitter_typescript", "language_typescript")),
@@ -189,21 +186,22 @@ _DEFINING = frozenset({"declaration", "preproc_def", "preproc_function_def", "in
                        "singleton_method"})  # fmt: skip
 _NOT = frozenset({"property_signature", "package_declaration", "using_declaration", "import_declaration",
                   "abstract_declarator", "init_declarator"})  # fmt: skip
-# Bound to a value: a symbol everywhere but in a function, and there only where the value is itself a function.
+# Variables are symbols, but inside a function only where their value is itself a function.
 _VARIABLES = frozenset({"variable_declarator", "declaration", "var_spec", "const_spec", "let_declaration",
                         "variable_declaration", "local_variable_declaration"})  # fmt: skip
 _CALLABLE = ("function", "class", "lambda")
-# What stands around a definition and belongs to it when both begin together or it holds nothing else.
+# Nodes around a definition that belong to it where they hold nothing else or begin on the same line.
 _AROUND = frozenset({"export_statement", "lexical_declaration", "variable_declaration", "type_declaration",
                      "const_declaration", "var_declaration", "field_declaration", "expression_statement",
                      "template_declaration", "type_definition", "declaration"})  # fmt: skip
 _BEFORE = frozenset({"attribute_item", "decorator", "attribute_list"})
-# Between the parts of a qualified name, or before a private one.
+# Separators in a qualified name, and the prefix of a private one.
 _MARKS = re.compile(r"[.:#]+")
 _COMMENTS = frozenset({"comment", "line_comment", "block_comment"})
-# A Lisp form defines what its second element names where its operator reads so: defun, cl-defmacro, define-mode.
+# The operators of Lisp forms that define the name behind them: defun, cl-defmacro, define-mode.
 _LISP_DEFINES = re.compile(r"(?:\w+-)?def(?!ault)", re.I)
-# Emacs Lisp's characters, ?( or ?\", which the grammar takes for brackets and strings: blanked, bytes for bytes.
+# Character literals of Emacs Lisp such as ?( or ?\", which the grammar would take for brackets and strings: replaced by
+# as many other bytes.
 _ELISP_CHARACTER = re.compile(rb"\?\\?[()\[\]\";]")
 
 
@@ -216,7 +214,7 @@ def grammar_definitions(text: str, suffix: str, name: str) -> list[Definition]:
     breaks = [match.start() for match in re.finditer(b"\n", data)]
     out = []
     for path, (start, end), whole in _walk(tree.root_node):
-        # Bytes to lines by our own count: reading a node's points frees memory still in use in tree-sitter 0.26.0.
+        # Lines are counted here: reading a node's points frees memory that is still in use in tree-sitter 0.26.0.
         first, last = (bisect.bisect_left(breaks, byte) + 1 for byte in (start, max(start, end - 1)))
         out.append(Definition(path, first, last, whole))
     return out
@@ -237,13 +235,13 @@ def _parser(suffix: str, name: str) -> Any:
             f"no grammar for {suffix} files is installed", hint=f"pip install 'quire[symbols]' {package}"
         ) from error
     with warnings.catch_warnings():
-        # Some grammars hand their language over as a number, which newer bindings warn of.
+        # Some grammars give their language as a number, about which newer bindings warn.
         warnings.simplefilter("ignore", DeprecationWarning)
         return Parser(Language(getattr(grammar, function)()))
 
 
 def _walk(root: Any) -> Iterator[tuple[tuple[str, ...], tuple[int, int], bool]]:
-    """Depth first with a stack of our own: generated code nests deeper than Python's."""
+    """Walk depth first, with an explicit stack, because generated code may nest too deeply for recursion."""
     stack: list[tuple[Any, tuple[str, ...], bool]] = [(root, (), False)]
     while stack:
         node, scope, in_function = stack.pop()
@@ -288,7 +286,7 @@ def _lisp_path(form: Any) -> tuple[str, ...] | None:
 
 
 def _name(node: Any) -> tuple[str, ...]:
-    """A definition's own name; C hides it in its declarators, C++ may qualify it."""
+    """The name of a definition; in C it is inside its declarators, in C++ it may be qualified."""
     name = node.child_by_field_name("name")
     if name is None and node.type in ("function_definition", "type_definition", "declaration"):
         name = node.child_by_field_name("declarator")
@@ -301,7 +299,7 @@ def _name(node: Any) -> tuple[str, ...]:
 
 
 def _base(node: Any) -> str:
-    """The type that a receiver or an impl block is about: (t *T[K]) -> T."""
+    """The type of a receiver or an impl block: (t *T[K]) -> T."""
     stack = [node]
     while stack:
         inner = stack.pop()
@@ -317,7 +315,7 @@ def _binds_a_function(node: Any) -> bool:
 
 
 def _span(node: Any) -> tuple[int, int]:
-    """The bytes of a definition with what belongs to it: an export around it, decorators before it."""
+    """The byte range of a definition, with an export around it and decorators before it."""
     outer = node
     while (around := outer.parent) is not None and around.type in _AROUND and _belongs(outer, around):
         outer = around
@@ -331,5 +329,5 @@ def _span(node: Any) -> tuple[int, int]:
 def _belongs(node: Any, around: Any) -> bool:
     if around.type in ("export_statement", "template_declaration"):
         return True
-    # `const f = …` is all of its declaration; a member of a group `type ( A …; B … )` is not.
+    # `const f = …` is its whole declaration; a member of a group `type ( A …; B … )` is not.
     return around.named_child_count == 1 or b"\n" not in around.text[: node.start_byte - around.start_byte]

@@ -1,6 +1,6 @@
-"""Token counts: a counter per vocabulary, calibration; and the budget's own count.
+"""Token counts: a counter per vocabulary, calibration, and the count of prompts that budgets use.
 
-The budget's count of a prompt's parts is for when no provider has counted them: always o200k, never scaled.
+That count estimates what no provider has counted yet: always with o200k, never scaled.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ __all__ = [
     "text_tokens", "tools_tokens", "uncalibrated",
 ]  # fmt: skip
 
-# What a provider's framing of one message costs, whatever is in it.
+# The tokens that a provider adds to each message.
 MESSAGE_TOKENS = 4
-# Providers count an image by its size and the model; this is about the middle of what they charge.
+# Providers count an image by its size and the model; this is about the mean.
 IMAGE_TOKENS = 1500
 
 
 def text_tokens(text: str) -> int:
-    """The tokens of one message's text, its framing included (a system message, say)."""
+    """The tokens of a message that is one text, such as a system message."""
     return MESSAGE_TOKENS + counter().count(text)
 
 
 def message_tokens(message: Message, image_tokens: int = 0) -> int:
-    """A message's text, call names and arguments, and 4 for each message it becomes on the wire."""
+    """The tokens of a message: its texts, calls and results, and 4 for each message that it becomes on the wire."""
     # Each result of a group of parallel calls is a wire message of its own.
     results = sum(isinstance(part, Result) for part in message.parts)
     framing = MESSAGE_TOKENS * max(1, results if message.role == "tool" else 1)
     texts = [part.text for part in message.parts if isinstance(part, Text) and part.text]
     others = [part for part in message.parts if not isinstance(part, Text)]
-    # Several texts of one message are one text on the wire, a blank line between them.
+    # Several texts of one message are joined on the wire, with blank lines between them.
     words = counter().count("\n\n".join(texts)) if texts else 0
     return framing + words + sum(part_tokens(part, image_tokens) for part in others)
 
 
 def part_tokens(part: Part, image_tokens: int = 0) -> int:
-    """The tokens of one part, without framing."""
+    """The tokens of one part of a message."""
     count = counter().count
     match part:
         case Text(text=text) | Think(text=text) | Result(text=text):
@@ -68,7 +68,7 @@ def part_tokens(part: Part, image_tokens: int = 0) -> int:
 
 
 def arguments_text(call: Call) -> str:
-    """A call's arguments as they go over the wire: the model's own string, else compact JSON."""
+    """A call's arguments as they are sent: the model's own string, else compact JSON."""
     return call.arguments or compact(call.args)
 
 
@@ -78,19 +78,19 @@ def compact(value: Json) -> str:
 
 
 def tools_tokens(tools: Iterable[JsonObject]) -> int:
-    """The tokens of the tools' canonical JSON; no tools cost nothing."""
+    """The tokens of the tools' canonical JSON; 0 without tools."""
     listed = list(tools)
     return counter().count(canonical(listed).decode()) if listed else 0
 
 
-# What a provider's block counts for until the provider has counted it: its texts, its media, what is encrypted in it.
+# The tokens of native blocks, as estimated until their provider has counted them: texts, media, and encrypted content.
 
 # Encrypted reasoning is base64: four characters hold three bytes, about four of which made a token.
 OPAQUE_CHARACTERS_PER_TOKEN = 5
-# What a search found comes encrypted: of Claude's reported tokens, 0.32 to 0.48 for each of its characters.
+# Encrypted search results; by Claude's reports, a character of them is 0.32 to 0.48 tokens.
 _FOUND_TOKENS_PER_CHARACTER = 0.35
 
-# Blocks that name their kind by their only key (Bedrock, Gemini).
+# Kinds of blocks that name their kind by a key (Bedrock, Gemini).
 _KEYED = {
     "toolUse": "tool_use",
     "toolResult": "tool_result",
@@ -109,14 +109,14 @@ _KEYED = {
 
 
 def kind_of(part: JsonObject) -> str:
-    """What a block is: its `type`, or the key that says it."""
+    """The kind of a block: its `type`, or by its key."""
     if isinstance(part.get("type"), str):
         return str(part["type"])
     return next((kind for key, kind in _KEYED.items() if key in part), "text")
 
 
 def countable(part: JsonObject) -> tuple[str, int]:
-    """What of a block is counted: its text, and the tokens that no text stands for."""
+    """The text of a block, and the tokens of what is not text."""
     pieces: list[str | int] = [_opaque(part)]
     _look(part, pieces)
     texts = [piece for piece in pieces if piece and isinstance(piece, str)]
@@ -124,34 +124,34 @@ def countable(part: JsonObject) -> tuple[str, int]:
 
 
 def block_tokens(block: JsonObject) -> int:
-    """The tokens of a block that goes out as it came."""
+    """The tokens of a native block."""
     text, beside = countable(block)
     return counter().count(text) + beside
 
 
 def is_text(block: JsonObject) -> bool:
-    """Whether a block holds nothing but text, which stands in its entry's text too."""
+    """Whether a block is plain text, which its entry's text holds too."""
     return any(isinstance(block.get(field), str) for field in ("text", "refusal")) or "json" in block
 
 
 def is_image(block: JsonObject) -> bool:
-    """Whether a block is an image that an entry lists."""
+    """Whether a block is an image."""
     media = media_in(block)
     return media is not None and media.type.startswith("image/")
 
 
-# Fields that say what a block is or belongs to, and are no text of their own.
+# Fields that are not counted: kinds, ids, signatures and the like.
 _SILENT = frozenset(
     {"type", "id", "tool_use_id", "toolUseId", "tool_call_id", "call_id", "signature", "thoughtSignature", "data",
      "encrypted_content", "encrypted_index", "redactedContent", "status", "role", "index", "phase", "annotations",
      "is_error", "strict"}
 )  # fmt: skip
-# Fields that hold JSON of the model's or the tool's own, counted as JSON.
+# Fields with JSON of a model or a tool, counted as compact JSON.
 _JSON = frozenset({"input", "args", "response", "json", "toolSpec", "definition", "tools"})
 
 
 def _look(value: Json, out: list[str | int]) -> None:
-    """Add the texts of a value: names, arguments, contents; and what has none, in tokens."""
+    """Collect the texts of a value (names, arguments, contents), and token numbers for what is not text."""
     if isinstance(value, str):
         data = _DATA_URL.match(value)
         out.append(Media(data[1], value[data.end() :]).tokens() if data else value)
@@ -174,7 +174,7 @@ def _look(value: Json, out: list[str | int]) -> None:
 
 
 def _opaque(part: JsonObject) -> int:
-    """The tokens of reasoning that is only there encrypted."""
+    """The tokens of reasoning that is present only in encrypted form."""
     inner = values.as_object(part.get("reasoningContent") or part)
     thinking = values.as_object(inner.get("reasoningText") or inner)
     if thinking.get("thinking") or (thinking.get("text") and "reasoningContent" in part):
@@ -185,45 +185,45 @@ def _opaque(part: JsonObject) -> int:
     return len(hidden) // OPAQUE_CHARACTERS_PER_TOKEN if isinstance(hidden, str | bytes) else 0
 
 
-# Media: what a provider charges for a page, a second or an image, as it documents it.
+# Media: the tokens of a page, a second or an image, as documented by the providers.
 
 _DATA_URL = re.compile(r"data:([\w.+/-]*);base64,")
 _TEXT_TYPES = re.compile(r"text/|(application/)?(.*\+)?(json|xml|csv|md|markdown|html|txt|plain|yaml)$")
-# A page is read as text and as an image; Gemini charges 258 for it, OpenAI its words and a small image.
+# A page is read as text and as an image; Gemini counts 258 for it, OpenAI its words and a small image.
 _PAGE = {"anthropic": 3000, "bedrock": 3000, "openai": 1000, "gemini": 258}
-# A second of sound, and of moving images.
+# A second of sound, and of video.
 _SOUND = {"openai": 10}
 _SOUND_TOKENS, _VIDEO_TOKENS = 32, 300
-# How many bytes make a second, or a page, where the file does not say it itself.
+# The bytes of a second or a page, where the file does not tell.
 _SOUND_BYTES, _VIDEO_BYTES, _PAGE_BYTES = 16_000, 250_000, 50_000
 
 
 class Media(msgspec.Struct, frozen=True):
-    """A file in a block: its type, its bytes as base64 or its text, and whose form the block has."""
+    """A file in a block: its media type, its base64 data or its text, and the provider whose form the block has."""
 
     type: str
     data: str = ""
     form: str = "openai"
     words: str = ""
-    # The blocks that a document is made of, where it is no file.
+    # The blocks of a document that consists of blocks.
     blocks: tuple[JsonObject, ...] = ()
 
     @property
     def text(self) -> str:
-        """What can be read of it as it is."""
+        """The text of a text file; "" for others."""
         if self.words or not self.data or not _TEXT_TYPES.match(self.type):
             return self.words
         return _decode(self.data).decode(errors="replace")
 
     def tokens(self) -> int:
-        """What its bytes count for, beside the text."""
+        """The tokens of its data; 0 where it has text, which is counted as such."""
         if self.blocks or self.text:
             return 0
         if self.type.startswith("image/") or not self.data:
             return IMAGE_TOKENS
         data = _decode(self.data)
         if self.type.startswith("audio/"):
-            # A WAV file says how many bytes a second has.
+            # The header of a WAV file tells the bytes per second.
             rate = int.from_bytes(data[28:32], "little") if data.startswith(b"RIFF") else 0
             return int(_SOUND.get(self.form, _SOUND_TOKENS) * (len(data) / (rate or _SOUND_BYTES))) + 1
         if self.type.startswith("video/"):
@@ -234,7 +234,7 @@ class Media(msgspec.Struct, frozen=True):
 
 
 def media_in(block: JsonObject) -> Media | None:
-    """The file that a block encloses; None for any other block."""
+    """The file in a block, or None."""
     kind = block.get("type")
     if kind in ("image", "document") and "source" in block:
         return _of_source(values.as_object(block["source"]), f"{kind}/" if kind == "image" else "", "anthropic")
@@ -262,7 +262,7 @@ def media_in(block: JsonObject) -> Media | None:
 
 
 def _of_source(source: JsonObject, prefix: str, form: str) -> Media:
-    """A source in Anthropic's or Bedrock's words: base64, text, or blocks of text."""
+    """The file of a source in Anthropic's or Bedrock's form: base64, text, or blocks."""
     type = str(source.get("media_type") or prefix.replace("document/", "") + str(source.get("format") or ""))
     content, text = source.get("content"), source.get("text")
     if isinstance(content, list):
@@ -284,7 +284,7 @@ _PACKED = re.compile(rb"/ObjStm\b.*?stream\r?\n", re.DOTALL)
 
 
 def _pages(pdf: bytes) -> int:
-    """How many pages a PDF has: counted in its plain or compressed objects, else guessed from its size."""
+    """The number of pages of a PDF: counted in its plain or compressed objects, else estimated from its size."""
     count = len(_PAGE_MARK.findall(pdf))
     for packed in () if count else _PACKED.finditer(pdf):
         try:
@@ -295,7 +295,7 @@ def _pages(pdf: bytes) -> int:
 
 
 def entry_texts(entry: Entry) -> list[str]:
-    """Every text of an entry that a model would read."""
+    """All texts of an entry that a model reads."""
     body = entry.body
     texts = [str(body[key]) for key in ("text", "name", "outcome", "content") if body.get(key)]
     if entry.kind == "call":

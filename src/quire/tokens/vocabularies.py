@@ -36,9 +36,9 @@ class Counter(Protocol):
 
 
 class VocabularyCounter(msgspec.Struct, frozen=True):
-    """Counts with a vocabulary; an estimate, for a model whose own is not public, multiplies what it finds by `factor`.
+    """Counts with a vocabulary. For a model whose own is not public, the count times `factor` is an estimate.
 
-    An estimate that was chosen for a model says so in `note`.
+    `note` says why an estimate is used for a model.
     """
 
     vocabulary: str = DEFAULT
@@ -60,7 +60,7 @@ def _about(name: str, factor: float = 1.0, note: str = "") -> VocabularyCounter:
     return VocabularyCounter(name, exact=False, factor=factor, note=note)
 
 
-# How many tokens each vocabulary makes of what o200k makes 1 of: the estimate where the extra is missing.
+# Tokens of each vocabulary per token of o200k: for an estimate where the extra is missing.
 RELATIVE: dict[str, float] = {
     "o200k_base": 1.0,
     "cl100k_base": 1.02,
@@ -92,7 +92,7 @@ CLAUDE_NEWER_FROM = (4, 7)
 
 # The first pattern that matches at a word's start in the name decides; so special cases stand first.
 _FAMILIES: tuple[tuple[str, VocabularyCounter], ...] = (
-    # A distilled model speaks the vocabulary of the model it was built on.
+    # A distilled model uses the vocabulary of its base model.
     (r"deepseek-r1-distill-llama", VocabularyCounter("llama3")),
     (r"deepseek-r1-distill-qwen", VocabularyCounter("qwen3")),
     (r"gpt-oss", VocabularyCounter("o200k_base")),
@@ -130,7 +130,7 @@ _FAMILIES: tuple[tuple[str, VocabularyCounter], ...] = (
 )  # fmt: skip
 _FAMILY = tuple((re.compile(rf"(?<![a-z0-9])(?:{pattern})"), choice) for pattern, choice in _FAMILIES)
 
-# OpenAI's own names; they must begin the name, for many other models are called after them.
+# OpenAI's own models. Matched at the beginning only, because names of many other models contain these.
 _OPENAI: tuple[tuple[re.Pattern[str], VocabularyCounter], ...] = (
     (re.compile(r"gpt-(4o|4\.1|4\.5|5)(?![0-9])|chatgpt-4o|o[134](?![a-z0-9])|codex-mini"), VocabularyCounter("o200k_base")),
     (re.compile(r"gpt-(4|3\.5|35)(?![0-9.a-z])|text-embedding-(3-|ada-002)|(davinci|babbage)-002"),
@@ -166,7 +166,7 @@ def _vocabulary(name: str) -> VocabularyCounter | None:
     if _CLAUDE.search(name):
         return _claude(name)
     for pattern, choice in _OPENAI:
-        # Its open models are a family of their own, below.
+        # OpenAI's open models are among _FAMILIES.
         if pattern.match(name) and not name.startswith("gpt-oss"):
             return choice
     return next((choice for pattern, choice in _FAMILY if pattern.search(name)), None)
@@ -201,11 +201,11 @@ def count(text: str, model: str | None = None) -> Count:
 
 
 def extra_installed() -> bool:
-    """Whether the vocabularies beyond OpenAI's are at hand."""
+    """Whether the vocabularies other than OpenAI's are installed."""
     return importlib.util.find_spec("splintr") is not None
 
 
-# A text that was made to fit is counted by whoever made it, and by those who place it.
+# The same text is often counted twice in a row: when it is cut to fit, and when it is placed.
 @functools.lru_cache(maxsize=128)
 def _count_cached(vocabulary: str, text: str) -> int:
     return _counting(vocabulary)(text)
@@ -226,21 +226,22 @@ def _counting(name: str) -> Callable[[str], int]:
     return lambda text: len(encode(text))
 
 
-# Correcting an estimate from what providers report: a scale (the vocabulary) and an offset (the unseen).
+# Calibration corrects estimates by what providers report: a scale (for the vocabulary) and an offset (for what the log
+# does not hold, such as a foreign system prompt).
 #
-# The offset is what the log does not hold, such as a foreign system prompt; it is taken afresh from every report,
-# so a fork, a summary or a dropped reply costs one miss. The scale is learned from growth between reports only.
+# The offset is taken anew from every report, so a fork, a summary or a dropped reply makes one estimate wrong. The scale
+# is learned only from growth between reports.
 
-# Steps of growth kept: enough for a steady median, few enough to follow a change.
+# How many steps of growth are remembered: enough for a stable median, few enough to follow a change.
 STEPS = 32
 # The prior scale weighs as much as a step of this many tokens.
 PRIOR_WEIGHT = 500.0
-# A step whose ratio is further than this from the prior is no growth of the same text, but a cut or a switch.
+# A step whose ratio differs from the prior by more than this factor is a cut or a switch, not growth of the same text.
 PLAUSIBLE = 2.5
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """What one model reported for one thread so far; `predict` corrects the next o200k estimate."""
+    """What a model has reported for a thread so far; `predict` corrects the next o200k estimate by it."""
 
     scale: float = 1.0
     offset: float = 0.0
@@ -251,19 +252,19 @@ class Calibration(msgspec.Struct, frozen=True):
     steps: tuple[tuple[float, float], ...] = ()
 
     def predict(self, estimate: int) -> Count:
-        """The tokens to expect for an estimate; before any report, the prior alone."""
+        """The tokens to expect for an estimate; before the first report, by the prior alone."""
         return Count(max(0, round(self.scale * estimate + self.offset)), exact=False, vocabulary=DEFAULT)
 
     def room(self, limit: int) -> int:
-        """How many of our own tokens a limit in the model's leaves, beside what we do not see."""
+        """A limit in the model's tokens as a limit of estimates, less the offset."""
         return max(0, int((limit - self.offset) / max(self.scale, 1 / PLAUSIBLE)))
 
     def unseen_apart(self) -> Calibration:
-        """The same without what we do not see: it may be gone."""
+        """The same without the offset, which may no longer hold."""
         return msgspec.structs.replace(self, offset=0.0)
 
     def observe(self, estimate: int, reported: int) -> Calibration:
-        """Learn from a reply's total input; a reply that reported nothing (aborted) teaches nothing."""
+        """Learn from the total input that a reply reports; a reply without a report (aborted) is ignored."""
         if reported <= 0:
             return self
         steps = self._grown(estimate, reported)
@@ -279,7 +280,7 @@ class Calibration(msgspec.Struct, frozen=True):
         )
 
     def _grown(self, estimate: int, reported: int) -> tuple[tuple[float, float], ...]:
-        """The steps (ratio, weight), with the one since the last report where it is plausible."""
+        """The steps (ratio, weight), with the step since the last report if it is plausible."""
         grown = estimate - self.estimate
         if not self.reports or not grown:
             return self.steps
@@ -289,18 +290,18 @@ class Calibration(msgspec.Struct, frozen=True):
         return (*self.steps, (ratio, float(abs(grown))))[-STEPS:]
 
 
-# A report is far off where it differs by more than half, and by so many tokens.
+# A report is far off if it differs by more than half and by more than this many tokens.
 FAR_TOKENS = 2000
 
 
 def far_off(expected: float, reported: int) -> bool:
-    """Whether a report shows that the count was wrong, not only a little different: 10, 94_032 -> True."""
+    """Whether a report shows that the estimate was wrong, not just inexact: 10, 94_032 -> True."""
     low, high = sorted((expected, float(reported)))
     return low > 0 and high > 1.5 * low and high - low > FAR_TOKENS
 
 
 class Calibrations(msgspec.Struct, frozen=True):
-    """One thread's calibrations, by model: a switch of models neither forgets nor confuses."""
+    """A thread's calibrations by model, so that a switch of models does not mix them."""
 
     by_model: dict[str, Calibration] = {}
 
@@ -315,7 +316,7 @@ class Calibrations(msgspec.Struct, frozen=True):
 
 
 def uncalibrated(model: str) -> Calibration:
-    """A calibration to begin a thread with: the model's stated factor."""
+    """The calibration before any report: the factor of the model's vocabulary."""
     chosen = vocabulary(model)
     prior = chosen.factor * RELATIVE[chosen.vocabulary]
     return Calibration(scale=prior, prior=prior)
