@@ -63,6 +63,7 @@ _APPEND_ONE = b"select quire.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 _APPEND = b"select quire.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 # Whoever appends, forks or deletes holds its tenant's row.
 _HOLD = "select change, branch from quire.tenants for update"
+_UNLOCK = "select pg_advisory_unlock(%s)"
 _NEW_BRANCH = """
 with made as (update quire.tenants set branch = branch + 1 returning tenant, branch)
 insert into quire.branches (tenant, branch, parent, at_seq, seq, tip)
@@ -294,9 +295,9 @@ class PostgresStore(PostgresTables, BranchStore):
         finally:
             # A connection that is gone holds nothing any more.
             with suppress(psycopg.Error), self._session.database.turns() as conn, conn.pipeline():
+                conn.execute(_UNLOCK, (key,))  # first: it stands even where the rest fails
                 self._session.enter(conn, durable=False)
                 conn.execute("delete from quire.turns where thread = %s and fence = %s", (thread, fence))
-                conn.execute("select pg_advisory_unlock(%s)", (key,))
 
     def _take(self, thread: str, key: int, fence: int) -> None:
         """Take the lock, which ends with the connection, and leave the number that appends are checked by."""
@@ -306,7 +307,12 @@ class PostgresStore(PostgresTables, BranchStore):
                 with database.turns() as conn:
                     row = conn.execute("select pg_try_advisory_lock(%s)", (key,)).fetchone()
                     if row and row[0]:
-                        self._fence(conn, thread, fence)
+                        try:
+                            self._fence(conn, thread, fence)
+                        except BaseException:
+                            with suppress(psycopg.Error):
+                                conn.execute(_UNLOCK, (key,))
+                            raise
                         return
                 break
             except psycopg.Error as error:
