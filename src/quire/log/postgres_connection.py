@@ -356,7 +356,9 @@ class TenantSession:
         self._local = threading.local()
         self.place = f"{self.database.name}#{tenant}"
         for table in ("tenants", "record_numbers"):
-            self.rows(f"insert into quire.{table} (tenant) values (%s) on conflict do nothing returning 1", (tenant,))
+            # Only where there is none: on a read replica nothing is inserted.
+            if not self.rows(f"select 1 from quire.{table}"):
+                self.rows(f"insert into quire.{table} (tenant) values (%s) on conflict do nothing", (tenant,))
 
     def close(self) -> None:
         self.database.close()
