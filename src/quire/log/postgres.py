@@ -64,6 +64,11 @@ _APPEND = b"select quire.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $1
 # Whoever appends, forks or deletes holds its tenant's row.
 _HOLD = "select change, branch from quire.tenants for update"
 _UNLOCK = "select pg_advisory_unlock(%s)"
+_IS_LOCKED = """
+select 1 from pg_locks l join pg_database d on d.oid = l.database
+where l.locktype = 'advisory' and l.objsubid = 1 and d.datname = current_database()
+    and (l.classid::bigint << 32) | l.objid::bigint = %s
+"""
 _NEW_BRANCH = """
 with made as (update quire.tenants set branch = branch + 1 returning tenant, branch)
 insert into quire.branches (tenant, branch, parent, at_seq, seq, tip)
@@ -285,10 +290,15 @@ class PostgresStore(PostgresTables, BranchStore):
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
         return hold_turn(self.place, thread, self._advisory_lock(thread))
 
+    def turn_held(self, thread: str) -> bool:
+        return bool(self._session.rows(_IS_LOCKED, (self._turn_key(thread),)))
+
+    def _turn_key(self, thread: str) -> int:
+        return int.from_bytes(hashlib.sha256(f"{self.tenant}\n{thread}".encode()).digest()[:8], signed=True)
+
     @contextmanager
     def _advisory_lock(self, thread: str) -> Iterator[int]:
-        key = int.from_bytes(hashlib.sha256(f"{self.tenant}\n{thread}".encode()).digest()[:8], signed=True)
-        fence = new_fence()
+        key, fence = self._turn_key(thread), new_fence()
         self._take(thread, key, fence)
         try:
             yield fence

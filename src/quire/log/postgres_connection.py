@@ -355,9 +355,9 @@ class TenantSession:
         self.tenant = tenant
         self._local = threading.local()
         self.place = f"{self.database.name}#{tenant}"
-        for table in ("tenants", "record_numbers"):
-            # Only where there is none: on a read replica nothing is inserted.
-            if not self.rows(f"select 1 from quire.{table}"):
+        # On a read replica nothing can be inserted.
+        if not self.rows("select 1 from quire.tenants join quire.record_numbers using (tenant)"):
+            for table in ("tenants", "record_numbers"):
                 self.rows(f"insert into quire.{table} (tenant) values (%s) on conflict do nothing", (tenant,))
 
     def close(self) -> None:
