@@ -2,7 +2,9 @@
 
 import os
 import random
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +21,7 @@ import pytest
 from hashed_words import HashedWords
 from quire import Entry, Policy, Thread, open_store, values
 from quire.cli.output import place_name
-from quire.errors import CallError, ConflictError, NotFound, VersionError
+from quire.errors import CallError, ConflictError, NotFound, QuireError, VersionError
 from quire.log import postgres_connection
 from quire.log.postgres import PostgresStore
 from quire.log.postgres_connection import Database, TenantSession
@@ -27,7 +29,7 @@ from quire.log.postgres_tables import nearest_query
 from quire.recall import Indexer, Recall, search
 from quire.records import Records
 from quire.testing import postgres_server
-from toolbox import Store, new_tenant, run, texts, until, users
+from toolbox import Store, free_port, new_tenant, run, texts, until, users
 
 # The whole length is run at night: what is measured does not grow with it.
 ENTRIES = 50_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 10_000
@@ -572,3 +574,44 @@ def test_what_waits_for_the_tenants_row_is_told_so(pg_url: str, monkeypatch: pyt
             session.rows(asked)
         root.rollback()
         store.append("t", users("a"))
+
+
+def test_a_turn_that_could_not_be_taken_or_given_back_properly_is_free_for_others(pg_url: str) -> None:
+    tenant, hurried = new_tenant(), f"{pg_url}&options=-c%20statement_timeout%3D100"
+    with open_store(hurried, tenant) as store, open_store(pg_url, tenant) as other, psycopg.connect(pg_url) as root:
+        store.append("t", users("a"))
+        hold = "select * from quire.tenants where tenant = %s for update"
+        root.execute(hold, (tenant,))
+        with pytest.raises(QuireError, match="statement timeout") as caught, store.turn_lock("t"):
+            pass
+        assert "`statement_timeout`" in caught.value.hint
+        root.rollback()
+        with other.turn_lock("t"):
+            pass
+        with store.turn_lock("t"):
+            root.execute("select * from quire.turns where tenant = %s for update", (tenant,))
+        root.rollback()
+        with other.turn_lock("t"):
+            pass
+
+
+@pytest.mark.skipif(not shutil.which("pgbouncer"), reason="pgbouncer is not installed")
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+def test_a_pooler_serves_in_session_mode_alone(pg_url: str, tmp_path: Path, mode: str) -> None:
+    folder, port, config = pg_url.partition("host=")[2], free_port(), tmp_path / "pgbouncer.ini"
+    settings = (
+        f"listen_addr=127.0.0.1\nlisten_port={port}\nunix_socket_dir=\nauth_type=any\nuser=nobody\npool_mode={mode}"
+    )
+    config.write_text(f"[databases]\n*=host={folder} user=postgres\n[pgbouncer]\n{settings}\n")
+    process = subprocess.Popen(["pgbouncer", "-q", config])
+    try:
+        with socket.socket() as probe:
+            until(lambda: probe.connect_ex(("127.0.0.1", port)) == 0)
+        refused = pytest.raises(CallError, match="pooler in transaction mode")
+        with nullcontext() if mode == "session" else refused:
+            address = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+            with open_store(address, new_tenant()) as store, store.turn_lock("t"):
+                store.append("t", users("a"))
+    finally:
+        process.kill()
+        process.wait()

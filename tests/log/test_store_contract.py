@@ -381,6 +381,29 @@ async def test_a_turn_is_held_once(store: Store) -> None:
     assert texts(store, "t") == ["mine"]
 
 
+def test_whoever_looks_if_a_turn_is_held_is_in_nobodys_way(store: Store) -> None:
+    store.append("t", users("a"))
+    going = True
+
+    def look() -> list[bool]:
+        found = []
+        while going:
+            found.append(store.turn_held("unheld"))
+            store.turn_held("t")
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        looking = [pool.submit(look) for _ in range(2)]
+        try:
+            for _ in range(50):
+                with store.turn_lock("t"):
+                    assert store.turn_held("t")
+        finally:
+            going = False
+        assert not any(any(look.result()) for look in looking)
+    assert not store.turn_held("t")
+
+
 @pytest.mark.parametrize("ways", [("sync", "sync"), ("async", "async"), ("sync", "async")])
 async def test_the_calls_of_a_reply_run_once_whoever_asks_for_their_results(
     store: Store, ways: tuple[str, str]

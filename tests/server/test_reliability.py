@@ -22,12 +22,12 @@ import httpx
 import pytest
 from serving import new_place, served, user
 
-from quire import values
+from quire import open_store, values
 from quire.server.follow import Follower
 from quire.server.remote_store import CALLS
 from quire.server.service import ServiceLimits
 from quire.testing import Cut, MemoryStore, Slow, emulator
-from toolbox import running, until
+from toolbox import running, texts, until
 
 MODEL = "anthropic:claude-opus-5-5"
 READERS = 2000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 200
@@ -116,6 +116,8 @@ def test_a_server_that_only_reads_is_read(request: pytest.FixtureRequest) -> Non
             admin.execute(f"alter database {name} set default_transaction_read_only = {setting}")
             admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,))
             assert entries(client, "t")[0]["text"] == "kept"
+            with open_store(place) as opened_now:
+                assert texts(opened_now, "t")[0] == "kept"
             written = client.post("/api/threads/t/entries", json={"entries": [user("more")]})
             assert written.status_code == status
             assert ("read-only" in written.text) is (status == 503)

@@ -63,6 +63,12 @@ _APPEND_ONE = b"select quire.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 _APPEND = b"select quire.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 # Whoever appends, forks or deletes holds its tenant's row.
 _HOLD = "select change, branch from quire.tenants for update"
+_UNLOCK = "select pg_advisory_unlock(%s)"
+_IS_LOCKED = """
+select 1 from pg_locks l join pg_database d on d.oid = l.database
+where l.locktype = 'advisory' and l.objsubid = 1 and d.datname = current_database()
+    and (l.classid::bigint << 32) | l.objid::bigint = %s
+"""
 _NEW_BRANCH = """
 with made as (update quire.tenants set branch = branch + 1 returning tenant, branch)
 insert into quire.branches (tenant, branch, parent, at_seq, seq, tip)
@@ -284,19 +290,24 @@ class PostgresStore(PostgresTables, BranchStore):
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
         return hold_turn(self.place, thread, self._advisory_lock(thread))
 
+    def turn_held(self, thread: str) -> bool:
+        return bool(self._session.rows(_IS_LOCKED, (self._turn_key(thread),)))
+
+    def _turn_key(self, thread: str) -> int:
+        return int.from_bytes(hashlib.sha256(f"{self.tenant}\n{thread}".encode()).digest()[:8], signed=True)
+
     @contextmanager
     def _advisory_lock(self, thread: str) -> Iterator[int]:
-        key = int.from_bytes(hashlib.sha256(f"{self.tenant}\n{thread}".encode()).digest()[:8], signed=True)
-        fence = new_fence()
+        key, fence = self._turn_key(thread), new_fence()
         self._take(thread, key, fence)
         try:
             yield fence
         finally:
             # A connection that is gone holds nothing any more.
             with suppress(psycopg.Error), self._session.database.turns() as conn, conn.pipeline():
+                conn.execute(_UNLOCK, (key,))  # first: it stands even where the rest fails
                 self._session.enter(conn, durable=False)
                 conn.execute("delete from quire.turns where thread = %s and fence = %s", (thread, fence))
-                conn.execute("select pg_advisory_unlock(%s)", (key,))
 
     def _take(self, thread: str, key: int, fence: int) -> None:
         """Take the lock, which ends with the connection, and leave the number that appends are checked by."""
@@ -306,7 +317,12 @@ class PostgresStore(PostgresTables, BranchStore):
                 with database.turns() as conn:
                     row = conn.execute("select pg_try_advisory_lock(%s)", (key,)).fetchone()
                     if row and row[0]:
-                        self._fence(conn, thread, fence)
+                        try:
+                            self._fence(conn, thread, fence)
+                        except BaseException:
+                            with suppress(psycopg.Error):
+                                conn.execute(_UNLOCK, (key,))
+                            raise
                         return
                 break
             except psycopg.Error as error:

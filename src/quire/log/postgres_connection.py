@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
@@ -109,6 +110,9 @@ def translate(error: psycopg.Error, name: str) -> QuireError:
         return LostConnection(f"{name}: the connection was lost: {text}")
     if isinstance(error, errors.LockNotAvailable | errors.DeadlockDetected | errors.SerializationFailure):
         return ConflictError(f"{name}: another transaction was in the way: {text}", hint="Try again when it has ended.")
+    if isinstance(error, errors.QueryCanceled):
+        hint = "Ask again; where `statement_timeout` ended it, raise that for this login. Nothing of it was kept."
+        return QuireError(f"{name}: {text}", hint=hint)
     if isinstance(error, psycopg.DataError):
         return CallError(f"{name}: {text}", hint="PostgreSQL keeps no text with a NUL character; leave it out.")
     if isinstance(error, errors.ReadOnlySqlTransaction):
@@ -157,7 +161,11 @@ class Database:
         until = time.monotonic() + STARTING_S
         while True:
             try:
-                with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as conn:
+                connect = partial(psycopg.connect, self.url, autocommit=True, connect_timeout=10)
+                with connect() as conn, connect() as other:
+                    if _backend(conn) == _backend(other):
+                        hint = "Connect directly, or set `pool_mode = session`: locks and notices belong to a session."
+                        raise CallError(f"{self.name} is a pooler in transaction mode", hint=hint)
                     migrate(conn, self.name)
                 return
             except psycopg.Error as error:
@@ -259,6 +267,11 @@ class Database:
         return result
 
 
+def _backend(conn: Connection) -> Any:
+    """The process of the server that works for a connection."""
+    return conn.execute("select pg_backend_pid()").fetchone()
+
+
 def _configure(conn: Connection) -> None:
     conn.execute(_SETTINGS)
 
@@ -342,8 +355,10 @@ class TenantSession:
         self.tenant = tenant
         self._local = threading.local()
         self.place = f"{self.database.name}#{tenant}"
-        for table in ("tenants", "record_numbers"):
-            self.rows(f"insert into quire.{table} (tenant) values (%s) on conflict do nothing returning 1", (tenant,))
+        # On a read replica nothing can be inserted.
+        if not self.rows("select 1 from quire.tenants join quire.record_numbers using (tenant)"):
+            for table in ("tenants", "record_numbers"):
+                self.rows(f"insert into quire.{table} (tenant) values (%s) on conflict do nothing", (tenant,))
 
     def close(self) -> None:
         self.database.close()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from quire.errors import QuireError
-from quire.log import LOCKS_FILES, TURNS_HELD, check_turn, file_at, file_lock, hold_turn, verify
+from quire.log import LOCKS_FILES, TURNS_HELD, check_turn, file_at, file_lock, hold_turn, is_held, verify
 from quire.log.connection import BUSY_TIMEOUT_S, OWNERS, SILENT_S, connect, is_damage, migrate, transaction, translate
 from quire.log.entries import Row, check_entry, encode_row, entries_of, entry_of
 from quire.log.store import (
@@ -532,6 +532,9 @@ class SqliteStore(SqliteTables, BranchStore):
 
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
         return hold_turn(self.place, thread, file_lock(self.place, thread) if self._holds_files else None)
+
+    def turn_held(self, thread: str) -> bool:
+        return is_held(self.place, thread, self._holds_files)
 
 
 if TYPE_CHECKING:  # the type checker holds that this is a Store

@@ -281,6 +281,9 @@ class Store(Protocol):
         Appends inside are fenced: once another process has taken the turn over, they are refused.
         """
 
+    def turn_held(self, thread: str) -> bool:
+        """Whether a cycle, anywhere, holds a thread now; looking is in nobody's way."""
+
     def before_close(self, end: Callable[[], None]) -> None:
         """Have `end` called before the store closes: whoever works in another OS thread has to stop first."""
 

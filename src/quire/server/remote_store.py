@@ -164,8 +164,9 @@ class HeldTurn:
         if not self.taken.done():
             self.taken.set_result(None) if error is None else self.taken.set_exception(error)
 
-    def give_back(self) -> None:
+    async def give_back(self) -> None:
         self._let_go.set()
+        await self.given_back.wait()
 
 
 def in_held_turn(call: RouteCall, turn: str | None) -> contextlib.AbstractContextManager[None]:
@@ -180,7 +181,7 @@ async def hold_turn(call: RouteCall) -> Any:
         await turn.taken
         return call.service.stream(call, _hold_events(call, turn))
     except BaseException:
-        turn.give_back()
+        await turn.give_back()
         raise
 
 
@@ -192,15 +193,15 @@ async def _hold_events(call: RouteCall, turn: HeldTurn) -> AsyncGenerator[bytes,
                 await asyncio.wait_for(turn.given_back.wait(), 1)
             yield ALIVE
     finally:
-        turn.give_back()
+        # Whoever sees the stream end finds the turn free.
+        await turn.give_back()
 
 
 async def release_turn(call: RouteCall, body: Hold) -> None:
     """Give a turn back that is held; one that is not held here is given back when its connection ends."""
     turn = call.tenant.held_turns.get(body.hold)
     if turn is not None:
-        turn.give_back()
-        await turn.given_back.wait()
+        await turn.give_back()
 
 
 ROUTES = (

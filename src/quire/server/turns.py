@@ -418,13 +418,7 @@ def show_turn(call: RouteCall) -> TurnStanding:
     """How the newest turn stands: done, to be asked, or waiting for results of calls."""
     turn = standing(call.store, call.name)
     running = call.service.turns.running(call) is not None
-    # Looking holds the lock for a moment; where nothing is open, nobody who begins a turn shall meet it.
-    if not running and turn.next in ("ask", "run"):
-        try:
-            with call.store.turn_lock(call.name):
-                pass
-        except ConflictError:
-            running = True
+    running = running or (turn.next in ("ask", "run") and call.store.turn_held(call.name))
     model, seq = call.service.turns.default_model(call.store, call.name), call.store.info(call.name).seq
     return TurnStanding(turn.next, running, model, seq, list(map(entry_json, turn.pending)))
 
