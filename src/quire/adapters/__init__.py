@@ -29,9 +29,9 @@ _MARKED = ("anthropic", "bedrock")
 
 
 def target_of(provider: str, model: str) -> str:
-    """ "provider:model" by a framework's names; who is not known here is taken to count as OpenAI does.
+    """ "provider:model" from a framework's names; a provider that Quire does not know counts as OpenAI.
 
-    Empty where the model has no name: a `Fitter` without a target counts as OpenAI does, too.
+    Empty where the model has no name: a `Fitter` without a target counts tokens as OpenAI does, too.
     """
     named = _PROVIDERS.get(provider, provider)
     try:
@@ -42,32 +42,43 @@ def target_of(provider: str, model: str) -> str:
 
 
 def takes_marks(target: str) -> bool:
-    """Whether the provider stores only what a request marks."""
+    """Whether the provider caches only what a request marks."""
     return bool(target) and resolve(target.partition(":")[0])[1] in _MARKED
 
 
+def marked_content(content: Any, is_marked: bool) -> Any:
+    """A message's content with a cache mark on its last block, where `is_marked`; empty content as it is.
+
+    Always a list of blocks, so that a message is written the same once its mark has moved on.
+    """
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+    if not content or not isinstance(blocks[-1], dict):
+        return content
+    return [*blocks[:-1], {**blocks[-1], "cache_control": {"type": "ephemeral"}}] if is_marked else blocks
+
+
 class FittedMessages(NamedTuple):
-    """Fitted messages, or the body around them, and the places behind which a cache mark does good."""
+    """Fitted messages (or a body that holds them), and the indices of the messages that should carry a cache mark."""
 
     body: Any
     marks: tuple[int, ...]
 
 
 class Fitters:
-    """A `Fitter` for each conversation that is going on; of many, those that were used last.
+    """A `Fitter` for each of the 64 conversations that were fitted last.
 
-    What is fitted follows from the messages alone: a conversation whose fitter was dropped is only read once more.
+    A fitter is derived from the messages alone: where it was dropped, the conversation is read again.
     """
 
     def __init__(self, budget: int, target: str, form: str, policy: dict[str, Any]) -> None:
         self.target, self._arguments = target, (budget, target, form, policy)
         self._by_conversation: Recent[tuple[str, str], Fitter] = Recent(64)
         self._lock = threading.Lock()
-        # The fitter of the newest request: its epoch, its tokens, what it left out.
+        # The fitter of the newest request.
         self.newest = self._fitter(target)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or what is pickled, is what was chosen: it reads its conversations once more."""
+        """Copies and pickles hold the arguments only: they read their conversations again."""
         return Fitters, self._arguments
 
     def _fitter(self, target: str) -> Fitter:
@@ -75,7 +86,7 @@ class Fitters:
         return Fitter(budget, target, form=form, **policy)
 
     def fit(self, body: Any, conversation: str, model: str) -> FittedMessages:
-        """The messages, or a body, fitted; `conversation` tells one from another, `model` is "provider:model"."""
+        """Fit messages or a body; `conversation` identifies the conversation, `model` is "provider:model"."""
         key = conversation, model
         with self._lock:
             fitter = self._by_conversation.pop(key, None)
@@ -86,7 +97,7 @@ class Fitters:
 
 
 class HasFitter:
-    """What fits a framework's messages."""
+    """A base of the adapters that fit messages: gives access to the newest fitter."""
 
     _fitters: Fitters
 
@@ -97,21 +108,22 @@ class HasFitter:
 
 
 def record(thread: Thread, target: str, body: JsonObject, reply: Any) -> None:
-    """Put a request in the form of OpenAI Chat and its reply into a log: what is new of it, and what it used."""
+    """Append a request and its reply, both in the form of OpenAI Chat, to a thread: the new messages and the usage."""
     provider, _, model = target.partition(":")
     read = providers.parse_reply(f"openai-chat:{model}", reply)
     sent = providers.import_("openai-chat", body)
     entries = [entry for entry in thread.entries if entry.kind not in BOOKKEEPING]
     joined = joining(entries, [*sent, *read.entries])
-    if joined.known <= len(sent):  # otherwise a later call was recorded first, whose messages hold this reply
+    if joined.known <= len(sent):  # otherwise a later call, whose messages hold this reply, was recorded first
         thread.append(*joined.lacking[: len(sent) - joined.known])
         thread.record(read, Request(provider, model, body, lines_of(body, "openai-chat")))
 
 
 class ThreadMessages:
-    """A thread as the messages of one format: what is added goes into the log, and nothing leaves it.
+    """A thread as the messages of one format.
 
-    What is taken back is left behind by a fork: `chat` goes on as `chat~2`, and opening `chat` opens the newest.
+    The log only grows: to remove messages, the thread `chat` continues in a fork `chat~2`; opening `chat` opens the
+    newest fork.
     """
 
     def __init__(self, thread: Thread, form: str) -> None:
@@ -122,16 +134,16 @@ class ThreadMessages:
             self._open_next_fork()
 
     def read(self) -> list[JsonObject]:
-        """The messages, oldest first; those that came in this format as they came."""
+        """The messages, oldest first; those that were added in this format are unchanged."""
         return self._messages(self.thread.entries)
 
     def add(self, messages: Sequence[JsonObject]) -> None:
-        """Put messages into the log."""
+        """Append messages."""
         if messages:
             self.thread.append(*providers.import_(self._form, list(messages)))
 
     def pop(self) -> JsonObject | None:
-        """Take the newest message back."""
+        """Remove the newest message and return it."""
         entries, before = self.thread.entries, self.read()
         end = len(entries)
         while end and len(self._messages(entries[:end])) == len(before):
@@ -141,13 +153,13 @@ class ThreadMessages:
         return before[-1] if before else None
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Remove all messages."""
         if len(self.thread):
             self._fork(0)
 
     def _messages(self, entries: Sequence[Entry]) -> list[JsonObject]:
         out = providers.export(self._form, entries)
-        # With instructions or tools in the log, the messages are a field of the object that they come in.
+        # Where the log has instructions or tools, the export is an object with the messages in one of its fields.
         return out if isinstance(out, list) else next(out[name] for name in _FIELDS if name in out)
 
     def _fork(self, at_seq: int) -> None:

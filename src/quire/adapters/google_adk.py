@@ -20,12 +20,12 @@ with needs_extra("Google ADK is not installed", "google-adk"):
 
 
 class QuirePlugin(HasFitter, BasePlugin):
-    """Hands the model what fits; the session keeps every event.
+    """Sends the model messages within the budget; the session keeps every event.
 
         InMemoryRunner(agent, app_name="app", plugins=[QuirePlugin(budget=100_000)])
 
-    Instructions and tools are counted. `target` ("provider:model") is Gemini's model of the request unless it is
-    given; what else there is to choose is named by `quire.Policy`.
+    Instructions and tools are counted. `target` ("provider:model") is by default the request's model at Gemini; for
+    the other options see `quire.Policy`.
     """
 
     def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
@@ -33,7 +33,7 @@ class QuirePlugin(HasFitter, BasePlugin):
         self._fitters = Fitters(budget, target, "gemini", policy)
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
-        """Before each call; may be given to a single agent as its `before_model_callback`, too."""
+        """Fit a request before it is sent; a single agent may have this as its `before_model_callback`, too."""
         config, body = llm_request.config, {"contents": plain(llm_request.contents)}
         if instruction := config.system_instruction:
             text = {"role": "user", "parts": [{"text": instruction}]}
@@ -49,11 +49,11 @@ class QuirePlugin(HasFitter, BasePlugin):
 
 
 class QuireSessionService(InMemorySessionService):
-    """Sessions whose events are a store's entries: another process finds them again, state and all.
+    """Sessions whose events are entries in a store: another process finds them again with their state.
 
         Runner(agent=agent, app_name="app", session_service=QuireSessionService(quire.open_store("agent.db")))
 
-    A session is the thread "app/user/session". What was said can be searched, forked and sent as any other thread's.
+    A session is the thread "app/user/session", which can be searched, forked and sent like any other thread.
     """
 
     def __init__(self, store: Store) -> None:
@@ -93,7 +93,7 @@ class QuireSessionService(InMemorySessionService):
         await asyncio.to_thread(self._store.append, name, entries)
 
     async def _read(self) -> None:
-        """Once, what the store holds of sessions."""
+        """Read the store's sessions, once."""
         async with self._lock:
             if self._is_read:
                 return
@@ -109,7 +109,7 @@ class QuireSessionService(InMemorySessionService):
 
 
 def _entries(event: Event) -> list[Entry]:
-    """What an event says; the first entry keeps the event itself."""
+    """The entries of an event; the first one keeps the event itself in its metadata."""
     whole = event.model_dump(mode="json", by_alias=True, exclude_none=True)
     content: JsonObject | None = whole.get("content")
     entries = providers.import_("gemini", [content]) if content and content.get("parts") else []

@@ -1,11 +1,11 @@
-"""LangChain and LangGraph: a middleware and a `pre_model_hook` that fit, and a chat history on a thread."""
+"""LangChain and LangGraph: a middleware and a `pre_model_hook` that fit requests, and a chat history on a thread."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
-from quire.adapters import Fitters, HasFitter, ThreadMessages, takes_marks, target_of
+from quire.adapters import Fitters, HasFitter, ThreadMessages, marked_content, takes_marks, target_of
 from quire.errors import needs_extra
 from quire.thread import Thread
 
@@ -25,16 +25,14 @@ with needs_extra("LangChain is not installed", "langchain"):
     )
     from langchain_core.utils.function_calling import convert_to_openai_tool
 
-_MARK = {"cache_control": {"type": "ephemeral"}}
-
 
 class QuireMiddleware(HasFitter, AgentMiddleware[AgentState[Any], Any]):
-    """Hands the model what fits, with cache marks where its provider wants them; the agent's state keeps all.
+    """Sends the model messages within the budget, with cache marks where its provider needs them.
 
         create_agent(model, tools, middleware=[QuireMiddleware(budget=100_000)])
 
-    The system prompt and the tools are counted. `target` ("provider:model") is seen from the model; what else there
-    is to choose is named by `quire.Policy`.
+    The agent's state keeps every message. The system prompt and the tools are counted. `target` ("provider:model") is
+    by default the agent's model; for the other options see `quire.Policy`.
     """
 
     def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
@@ -59,18 +57,18 @@ class QuireMiddleware(HasFitter, AgentMiddleware[AgentState[Any], Any]):
         if not takes_marks(target):
             return request.override(messages=fitted["messages"])
         instruction = request.system_message
-        marked = cast(SystemMessage, _in_blocks(instruction)) if instruction is not None else None
+        marked = cast(SystemMessage, _with_mark(instruction, True)) if instruction is not None else None
         return request.override(messages=_marked_at(fitted["messages"], marks), system_message=marked)
 
 
 def pre_model_hook(
     target: str, budget: int = 0, *, system: str = "", tools: Sequence[Any] = (), **policy: Any
 ) -> Callable[[Mapping[str, Any]], dict[str, list[AnyMessage]]]:
-    """A node in front of the model of a LangGraph agent: it is handed what fits, the state keeps all.
+    """A node before the model of a LangGraph agent: it fits the messages that are sent; the state keeps them all.
 
         create_react_agent(model, tools, pre_model_hook=pre_model_hook("openai:gpt-6-sol", 100_000, tools=tools))
 
-    `system` and `tools` are what the agent sends besides; a hook does not see them, and they take room too.
+    Give the agent's `system` prompt and `tools`: they count against the budget, and a hook cannot see them.
     """
     fitters = Fitters(budget, target, "langchain", policy)
     defined = [convert_to_openai_tool(tool) for tool in tools]
@@ -88,7 +86,7 @@ def pre_model_hook(
 class QuireChatMessageHistory(BaseChatMessageHistory):
     """A chat's messages in a thread: `RunnableWithMessageHistory(model, lambda id: QuireChatMessageHistory(...))`.
 
-    `clear` begins anew in a fork; the log keeps what was.
+    `clear` continues in an empty fork; the old thread keeps its messages.
     """
 
     def __init__(self, thread: Thread) -> None:
@@ -107,31 +105,23 @@ class QuireChatMessageHistory(BaseChatMessageHistory):
 
 
 def _conversation(messages: Sequence[BaseMessage]) -> str:
-    """What tells a conversation from another: the id of its first message."""
+    """The identity of a conversation: the id of its first message."""
     return str(messages[0].id) if messages else ""
 
 
 def _target(model: BaseChatModel) -> str:
-    """ "provider:model" of a chat model, as it tells LangChain's tracing."""
+    """ "provider:model" of a chat model, from the names that it reports to LangChain's tracing."""
     named = model._get_ls_params()
     return target_of(str(named.get("ls_provider") or ""), str(named.get("ls_model_name") or ""))
 
 
 def _marked_at(messages: Sequence[AnyMessage], marks: Sequence[int]) -> list[AnyMessage]:
-    """The messages with cache marks at these places. Each content is a list of blocks, so that a message is written the
-    same once its mark has moved on.
-    """
+    """The messages with cache marks at these indices; what the model wrote is left as it is."""
     return [
-        message if isinstance(message, AIMessage) else cast(AnyMessage, _in_blocks(message, place in marks))
-        for place, message in enumerate(messages)
+        message if isinstance(message, AIMessage) else cast(AnyMessage, _with_mark(message, index in marks))
+        for index, message in enumerate(messages)
     ]
 
 
-def _in_blocks(message: BaseMessage, marked: bool = True) -> BaseMessage:
-    """A copy in blocks, the last of them with a cache mark; one that says nothing as it is."""
-    content = message.content
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-    if not content or not isinstance(blocks[-1], dict):
-        return message
-    last = {**blocks[-1], **_MARK} if marked else blocks[-1]
-    return message.model_copy(update={"content": [*blocks[:-1], last]})
+def _with_mark(message: BaseMessage, is_marked: bool) -> BaseMessage:
+    return message.model_copy(update={"content": marked_content(message.content, is_marked)})

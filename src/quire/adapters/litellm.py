@@ -1,4 +1,4 @@
-"""LiteLLM, in a program or as its proxy: a callback that records calls in threads, and fits what is sent."""
+"""LiteLLM, in a program or as its proxy: a callback that fits requests and records calls in threads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import atexit
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from quire.adapters import Fitters, HasFitter, record, takes_marks, target_of
+from quire.adapters import Fitters, HasFitter, marked_content, record, takes_marks, target_of
 from quire.errors import needs_extra
 from quire.log.store import Store
 from quire.providers.incoming import plain
@@ -21,16 +21,15 @@ with needs_extra("LiteLLM is not installed", "litellm"):
     from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 
 _CHAT = ("completion", "acompletion", "text_completion", "anthropic_messages")
-_MARK = {"cache_control": {"type": "ephemeral"}}
 
 
 class QuireLogger(HasFitter, CustomLogger):
-    """Fits the messages of each call, and with a store records what was said, whole, and what it used.
+    """Fits the messages of each call; with a store, it also records the whole messages, the reply and the usage.
 
         litellm.callbacks = [QuireLogger(quire.open_store("calls.db"), budget=100_000)]
 
     A call's thread is named by its metadata, {"thread": "chat"}, else `thread`; `fit=False` only records. Fitting needs
-    the asynchronous calls or the proxy, with `messages` given by name; `litellm.completion` is recorded alone.
+    the asynchronous calls or the proxy, with `messages` given by name; `litellm.completion` is only recorded.
     """
 
     def __init__(
@@ -46,8 +45,8 @@ class QuireLogger(HasFitter, CustomLogger):
         super().__init__()
         self._store, self._thread, self._fits = store, thread, fit
         self._fitters = Fitters(budget, target, "openai-chat", policy)
-        # The messages of calls under way before they were fitted, by the id of the call: these are recorded. Of a stream
-        # that nobody reads to its end LiteLLM never tells, so only the newest are kept.
+        # The unfitted messages of running calls, by call id: these are recorded. Only the newest are kept, because
+        # LiteLLM never reports the end of a stream that nobody reads to its end.
         self._originals: Recent[str, list[JsonObject]] = Recent(1_000)
         # Calls are recorded one after the other, in the order in which LiteLLM reports them.
         self._writer = ThreadPoolExecutor(1, "quire-litellm")
@@ -55,7 +54,7 @@ class QuireLogger(HasFitter, CustomLogger):
         atexit.register(getattr(GLOBAL_LOGGING_WORKER, "_flush_on_exit", lambda: None))
 
     async def async_pre_call_deployment_hook(self, kwargs: JsonObject, call_type: Any) -> JsonObject:
-        """In a program and in the proxy, once the deployment is chosen: before, a model may be an alias."""
+        """Fit a call once its deployment is chosen: before that, its model may be an alias."""
         return self._fit(kwargs, call_type)
 
     def _fit(self, data: JsonObject, call_type: Any) -> JsonObject:
@@ -70,7 +69,7 @@ class QuireLogger(HasFitter, CustomLogger):
         whole, marks = self._fitters.fit(body, _name(data) or str(messages[:2]), target)
         fitted = whole["messages"]
         if takes_marks(target):
-            fitted = [_mark(message, place in marks) for place, message in enumerate(fitted)]
+            fitted = [_mark(message, index in marks) for index, message in enumerate(fitted)]
         return {**data, "messages": fitted}
 
     async def async_log_success_event(
@@ -115,10 +114,7 @@ def _name(data: JsonObject) -> str:
 
 
 def _mark(message: JsonObject, is_marked: bool) -> JsonObject:
-    """In blocks, so that a message is not written otherwise once its mark has moved on; the system prompt is marked."""
-    content, role = message.get("content"), message["role"]
-    if role == "assistant" or not content:
+    """A message with its cache mark; the system prompt always has one, what the model wrote never."""
+    if message["role"] == "assistant" or not message.get("content"):
         return message
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-    last = {**blocks[-1], **_MARK} if is_marked or role == "system" else blocks[-1]
-    return {**message, "content": [*blocks[:-1], last]}
+    return {**message, "content": marked_content(message["content"], is_marked or message["role"] == "system")}

@@ -1,4 +1,4 @@
-"""LlamaIndex: a memory that holds everything and gives what fits."""
+"""LlamaIndex: a memory that keeps every message and returns those that fit the budget."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ with needs_extra("LlamaIndex is not installed", "llama-index"):
     from llama_index.core.bridge.pydantic import Field, PrivateAttr
     from llama_index.core.memory import BaseMemory
 
-# Roles by the words of the format that messages are fitted in.
+# LlamaIndex's roles, and LangChain's: messages are fitted in LangChain's format.
 _KINDS = {
     MessageRole.SYSTEM: "system",
     MessageRole.DEVELOPER: "system",
@@ -33,17 +33,17 @@ _ROLES = {kind: role for role, kind in reversed(_KINDS.items())}
 
 
 class QuireMemory(HasFitter, BaseMemory):
-    """Holds every message; `get` gives what fits, and while nothing has to go, all of it.
+    """Keeps every message; `get` returns those that fit the budget.
 
         memory = QuireMemory(budget=100_000, target="openai:gpt-6-sol")
         await agent.run("…", memory=memory)
 
-    `system` and `tools` are what the agent sends besides; they take room too. What else there is to choose is named by
+    Give the agent's `system` prompt and `tools`, which count against the budget too. For the other options see
     `quire.Policy`.
     """
 
     chat_history: list[ChatMessage] = Field(default_factory=list)
-    # What was chosen is part of what LlamaIndex writes down of a memory, to go on elsewhere.
+    # Fields, because LlamaIndex saves and restores a memory by its fields.
     budget: int
     target: str
     system: str
@@ -76,10 +76,10 @@ class QuireMemory(HasFitter, BaseMemory):
         return cls(**kwargs)
 
     def get(self, input: str | None = None, **kwargs: Any) -> list[ChatMessage]:
-        """What fits: messages that stand whole are those that were put, others say what is left of them."""
+        """The messages that fit: the same objects that were put where they are whole, else new ones."""
         if not any(message.role == MessageRole.USER for message in self.chat_history):
             return list(self.chat_history)
-        written = [_message_json(message, place) for place, message in enumerate(self.chat_history)]
+        written = [_message_json(message, index) for index, message in enumerate(self.chat_history)]
         body = {"messages": written, "system": self.system, "tools": self.tools}
         fitted = self._fitters.fit(body, "", "").body["messages"]
         return [self._message(message["data"]) for message in fitted]
@@ -107,10 +107,10 @@ class QuireMemory(HasFitter, BaseMemory):
         return ChatMessage(role=role, blocks=blocks, additional_kwargs=answers)
 
 
-def _message_json(message: ChatMessage, place: int) -> JsonObject:
-    """A message as JSON in LangChain's words; its place is its id, by which it is found again."""
+def _message_json(message: ChatMessage, index: int) -> JsonObject:
+    """A message in LangChain's JSON; its index is its id, by which `_message` finds it again."""
     kind = _KINDS.get(message.role, "ai")
-    data: JsonObject = {"type": kind, "id": str(place), "content": _content(message)}
+    data: JsonObject = {"type": kind, "id": str(index), "content": _content(message)}
     if kind == "ai":
         data["tool_calls"] = _calls(message)
     if kind == "tool":
@@ -127,7 +127,7 @@ def _content(message: ChatMessage) -> Any:
 
 
 def _calls(message: ChatMessage) -> list[JsonObject]:
-    """The calls of a message: blocks, or what OpenAI's client keeps beside them."""
+    """The calls of a message: from its blocks, else from its additional arguments (OpenAI's client)."""
     blocks = [block for block in message.blocks if isinstance(block, ToolCallBlock)]
     if blocks:
         calls = [(block.tool_call_id, block.tool_name, block.tool_kwargs) for block in blocks]

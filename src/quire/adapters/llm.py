@@ -1,6 +1,6 @@
 """A plugin of `llm`: `llm quire record` keeps its conversations in threads, `llm quire show` shows them.
 
-`llm` finds it once Quire is installed beside it. It has no hook on a prompt, so what it logged itself is recorded.
+`llm` finds it once Quire is installed beside it. It offers plugins no hook on prompts, so its own log is recorded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ with needs_extra("llm is not installed", "llm"):
     import click
     import llm
 
-# Threads of llm's conversations are called by its ids.
+# The thread of a conversation is named by this prefix and llm's id.
 PREFIX = "llm/"
 
 
@@ -52,7 +52,7 @@ def show_command(db: Path | None, thread: str) -> None:
 
 
 def record(log: Path, db: Path | None = None) -> list[tuple[str, int, int]]:
-    """Record what is new: each thread with the entries it gained, and those that it had."""
+    """Record what is new: (thread, new entries, entries it had already) of each conversation."""
     from quire.archive.sessions import conversations, recognised, source_file
     from quire.cli.output import append_new, open_db
 
@@ -63,7 +63,7 @@ def record(log: Path, db: Path | None = None) -> list[tuple[str, int, int]]:
 
 
 def show(thread: str = "", db: Path | None = None) -> list[str]:
-    """The threads there are, or the entries of the one whose id begins so, each on a line."""
+    """A line for each thread, or for each entry of the one thread whose id begins with `thread`."""
     from quire.assemble.user_message import entry_text
     from quire.cli.output import open_db
 
@@ -78,7 +78,7 @@ def show(thread: str = "", db: Path | None = None) -> list[str]:
 
 
 def _with_llm_errors(function: Callable[..., list[Any]], *arguments: Any) -> list[Any]:
-    """What a function gives; Quire's errors as llm shows errors."""
+    """Call a function; show Quire's errors as llm shows its own."""
     try:
         return function(*arguments)
     except QuireError as error:

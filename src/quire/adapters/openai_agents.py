@@ -1,4 +1,4 @@
-"""OpenAI Agents: a session on a thread, and a `call_model_input_filter` that fits."""
+"""OpenAI Agents: a session on a thread, and a `call_model_input_filter` that fits requests."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ with needs_extra("openai-agents is not installed", "openai-agents"):
 
 
 class QuireInputFilter(HasFitter):
-    """Hands the model what fits; the run's items and its session stay whole.
+    """Sends the model items within the budget; the run's own items and its session stay whole.
 
         Runner.run(agent, question, run_config=RunConfig(call_model_input_filter=QuireInputFilter(100_000)))
 
-    Instructions and function tools are counted. `target` ("provider:model") is OpenAI's model of the agent unless it
-    is given; what else there is to choose is named by `quire.Policy`.
+    Instructions and function tools are counted. `target` ("provider:model") is by default the agent's model at
+    OpenAI; for the other options see `quire.Policy`.
     """
 
     def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
@@ -53,7 +53,7 @@ class QuireInputFilter(HasFitter):
 class QuireSession:
     """A session whose items are a thread's entries: `Runner.run(agent, question, session=QuireSession(thread))`.
 
-    `pop_item` and `clear_session` go on in a fork; the log keeps what was.
+    `pop_item` and `clear_session` continue in a fork; the old thread keeps its items.
     """
 
     def __init__(self, thread: Thread, session_settings: SessionSettings | None = None) -> None:
@@ -67,13 +67,13 @@ class QuireSession:
         return cast(list[TResponseInputItem], items if most is None else items[-most:] if most else [])
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Put items into the log."""
+        """Append items."""
         await asyncio.to_thread(self._log.add, cast(list[JsonObject], items))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Take the newest item back."""
+        """Remove the newest item and return it."""
         return cast(TResponseInputItem | None, await asyncio.to_thread(self._log.pop))
 
     async def clear_session(self) -> None:
-        """Begin anew."""
+        """Remove all items."""
         await asyncio.to_thread(self._log.clear)

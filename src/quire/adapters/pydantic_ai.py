@@ -1,4 +1,4 @@
-"""pydantic-ai: a capability that fits each request of a run, and messages into and out of a thread."""
+"""pydantic-ai: a capability that fits each request of a run, and a thread as a message history."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ with needs_extra("pydantic-ai is not installed", "pydantic-ai"):
 
 
 class QuireHistory(HasFitter, AbstractCapability[Any]):
-    """Hands the model what fits, with caching on; the run's own messages stay whole.
+    """Sends the model messages within the budget, with caching on; the run's own messages stay whole.
 
         Agent(model, capabilities=[QuireHistory(budget=100_000)])
 
-    A plain history processor would put what it returns in place of the run's history, so that the next call sees what
-    is left of what was left. Instructions and tools are counted. `target` ("provider:model") is seen from the model;
-    what else there is to choose is named by `quire.Policy`.
+    This is no history processor: the result of one replaces the run's history, so the next call would fit messages
+    that were shortened already. Instructions and tools are counted. `target` ("provider:model") is by default the
+    agent's model; for the other options see `quire.Policy`.
     """
 
     def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
@@ -56,11 +56,11 @@ class ThreadHistory:
 
     @property
     def messages(self) -> list[ModelMessage]:
-        """All messages, those of runs as they came."""
+        """All messages; those that were added from runs are unchanged."""
         return ModelMessagesTypeAdapter.validate_python(self._log.read())
 
     def add(self, messages: Sequence[ModelMessage]) -> None:
-        """Put messages into the log: `history.add(result.new_messages())`."""
+        """Append messages: `history.add(result.new_messages())`."""
         self._log.add(ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"))
 
 

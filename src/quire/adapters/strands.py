@@ -1,4 +1,4 @@
-"""Strands: a conversation manager that hands the model what fits and leaves the agent's messages whole."""
+"""Strands: a conversation manager that fits each request and leaves the agent's messages whole."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class QuireConversationManager(HasFitter, ConversationManager):
 
         Agent(model, conversation_manager=QuireConversationManager(budget=100_000))
 
-    System prompt and tools are counted, and cache points stand where the provider wants them. `target`
-    ("provider:model") is seen from the model; what else there is to choose is named by `quire.Policy`.
+    System prompt and tools are counted, and cache points are set where the provider needs them. `target`
+    ("provider:model") is by default the agent's model; for the other options see `quire.Policy`.
     """
 
     def __init__(self, budget: int = 0, *, target: str = "", **policy: Any) -> None:
@@ -33,16 +33,16 @@ class QuireConversationManager(HasFitter, ConversationManager):
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
         super().register_hooks(registry, **kwargs)
-        registry.add_callback(AgentInitializedEvent, self._join)
+        registry.add_callback(AgentInitializedEvent, self._add_middleware)
 
-    def _join(self, event: AgentInitializedEvent) -> None:
+    def _add_middleware(self, event: AgentInitializedEvent) -> None:
         event.agent.add_middleware(InvokeModelStage.Input, self._fit)
 
     def apply_management(self, agent: Any, **kwargs: Any) -> None:
-        """Nothing: what is sent is fitted when it is sent."""
+        """Do nothing: each request is fitted when it is sent."""
 
     def reduce_context(self, agent: Any, e: Exception | None = None, **kwargs: Any) -> None:
-        """The model refused what was within the budget: nothing to take away here."""
+        """Raise the model's error: it refused a request within the budget, so there is nothing to remove."""
         if e is not None:
             raise e
 
@@ -66,13 +66,13 @@ class QuireConversationManager(HasFitter, ConversationManager):
 
 def _mark(messages: Sequence[JsonObject], marks: Sequence[int]) -> list[JsonObject]:
     return [
-        {**message, "content": [*message["content"], _MARK]} if place in marks else message
-        for place, message in enumerate(messages)
+        {**message, "content": [*message["content"], _MARK]} if index in marks else message
+        for index, message in enumerate(messages)
     ]
 
 
 def _with_bytes(value: Json) -> Any:
-    """What JSON holds as base64 as the bytes that Strands hands over."""
+    """A JSON value whose base64 fields `bytes` are bytes, as Strands sends them."""
     if isinstance(value, list):
         return [_with_bytes(item) for item in value]
     if isinstance(value, dict):

@@ -1,6 +1,7 @@
-"""Threads as chat files, markdown that people read and edit; and sessions and logs of other programs as threads.
+"""Threads as chat files (markdown that people read and edit), and sessions and logs of other programs as threads.
 
-Here, a chat file as a thread: old turns from the comment, new ones from the text, their notes read fresh; and kept up.
+This module writes a thread as a chat file and loads one: recorded turns come from the file's comment, new ones from
+its text. It also keeps a folder of chat files up to date.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-# From a thread to what its chat file shows, and back to entries.
+# Writing a thread as a chat file.
 
 VERSION = 1
 TAG = "quire-chat"
 
 
 def project(entries: Sequence[Entry], topic: str = "", tags: Sequence[str] = (TAG,)) -> Chat:
-    """The chat of a thread, without the comment: what users wrote and the model answered."""
+    """The chat of a thread, without the comment: the user's messages and the model's answers."""
     messages = tuple(message for message, _ in _messages_with_entries(entries))
     times = [message.at for message in messages if message.at is not None]
     models = [f"{entry.body['provider']}:{entry.body['model']}" for entry in entries if entry.kind == "sent"]
@@ -44,7 +45,6 @@ def project(entries: Sequence[Entry], topic: str = "", tags: Sequence[str] = (TA
     return Chat(
         created=iso(times[0]) if times else "",
         model=models[-1] if models else "",
-        # The first words of the first question.
         topic=topic or truncate(" ".join(question.split()), 80),
         tags=tuple(tags),
         messages=messages,
@@ -62,10 +62,10 @@ def export_markdown(
     refer: bool = False,
     notes: Notes | None = None,
 ) -> str:
-    """A thread as a chat file; with the comment, loading it gives back the same thread.
+    """A thread as a chat file; with the comment, loading it gives the same thread again.
 
-    `refer=True` names attached notes and files instead of copying them, where they can be read as they were attached:
-    from `notes`, or by their filename. What is attached again is copied once.
+    With `refer=True` the comment leaves out the content of attached notes and files that can still be read unchanged
+    (from `notes`, or by their filename), and repeats no content.
     """
     listed = list(entries)
     chat = project(listed, topic, tags)
@@ -80,7 +80,7 @@ def export_markdown(
 
 
 def _messages_with_entries(entries: Iterable[Entry]) -> list[tuple[ChatMessage, Entry]]:
-    """A message for each user entry and each answer that says something, with it; what broke off and came again, once."""
+    """(message, its entry) for each user entry and each answer with text; an interrupted answer that was repeated is left out."""
     from quire.send.turn import without_cut
 
     out: list[tuple[ChatMessage, Entry]] = []
@@ -97,7 +97,7 @@ def _messages_with_entries(entries: Iterable[Entry]) -> list[tuple[ChatMessage, 
         elif entry.kind == "respond" and entry.text.strip():
             out.append((ChatMessage("ai", entry.text, AttachedNames(), at), entry))
         elif entry.kind == "sent" and "usage" in entry.body:
-            # An answer has no time of its own; it was said by when its reply had ended.
+            # An answer's entry has no time: it gets that of the `sent` entry at the end of its reply.
             for place, (message, source) in enumerate(out[untimed:], untimed):
                 if message.at is None:
                     out[place] = msgspec.structs.replace(message, at=at), source
@@ -114,7 +114,7 @@ def _context(entry: Entry, items: Iterable[JsonObject]) -> AttachedNames:
             urls[str(meta.get("url") or attached.get("id", ""))] = None
         elif name := meta.get("path") or meta.get("filename"):
             notes[str(name)] = None
-    # Tags or folders that the user attached as such; the notes they brought are items of their own.
+    # Tags and folders that the user attached; their notes are among the items.
     named = entry.meta.get("context")
     listed = [named.get(kind) if isinstance(named, dict) else None for kind in ("tags", "folders")]
     tags, folders = (tuple(map(str, names)) if isinstance(names, list) else () for names in listed)
@@ -122,10 +122,10 @@ def _context(entry: Entry, items: Iterable[JsonObject]) -> AttachedNames:
 
 
 class Notes(Protocol):
-    """Where the notes that a chat names are read; a vault is one."""
+    """Reads the notes that a chat names; a vault is one."""
 
     def attach(self, name: str) -> list[Item]:
-        """The items of a note, by full path or unique name; a NotFound or CallError says what is wrong."""
+        """The items of a note, by full path or unique name; raises NotFound or CallError."""
 
     def tagged(self, tag: str) -> list[Item]:
         """The notes with a tag."""
@@ -134,19 +134,19 @@ class Notes(Protocol):
         """The notes in a folder."""
 
 
-# Attachments by reference: what can be read where it was, and what stands earlier in the file, is named by its hash.
+# Attachments by reference: the file holds only the hash of a content that can be read elsewhere, or earlier in the file.
 
 
 class References:
-    """Leaves out the content of items that need not be copied, and puts it back; `content` is null where it was."""
+    """Replaces the content of items by null where it need not be copied (`write`), and restores it (`read`)."""
 
     def __init__(self, notes: Notes | None, contents: Mapping[str, str] | None = None) -> None:
         self._notes = notes
-        # Texts by their sha256: those that stand earlier in the file, and those that the caller has.
+        # Texts by their sha256: those from earlier in the file, and those that the caller has.
         self._contents = dict(contents or {})
 
     def write(self, body: JsonObject) -> JsonObject:
-        """An entry or a window as the comment holds it."""
+        """An entry or a window as the comment stores it."""
         return _with_items(body, lambda item: [self._without_content(item)])
 
     def _without_content(self, item: JsonObject) -> JsonObject:
@@ -158,7 +158,7 @@ class References:
         return {**item, "content": None} if now == content else item
 
     def read(self, body: JsonObject, warnings: list[str]) -> JsonObject:
-        """An entry or a window with its contents; what can no longer be read is left out with a warning."""
+        """An entry or a window with its contents; items that can no longer be read are left out with a warning."""
         return _with_items(body, lambda item: self._with_content(item, warnings))
 
     def _with_content(self, item: JsonObject, warnings: list[str]) -> list[JsonObject]:
@@ -172,7 +172,7 @@ class References:
         if now is not None and sha256_hex(now) == sha256:
             self._contents[sha256] = now
             return [{**item, "content": now}]
-        # Of a note its present text will do; any other file counts only while it holds the attached text.
+        # A changed note is taken with its present text; any other file must hold the attached text.
         if now is None or meta.get("source") != "note" or self._notes is None:
             warnings.append(f"{name} was skipped: it cannot be read as it was attached")
             return []
@@ -180,7 +180,7 @@ class References:
         return [{**item, "content": now, "sha256": sha256_hex(now)}]
 
     def _current_content(self, item: JsonObject) -> str | None:
-        """An item's content as it can be read now: a note of the vault, else a file by its name."""
+        """An item's present content, from the vault's note or the file of its name; None where there is none."""
         meta = item.get("metadata") or {}
         name = meta.get("filename") or meta.get("path")
         try:
@@ -195,13 +195,13 @@ class References:
 
 
 def attached_texts(entries: Iterable[Entry]) -> dict[str, str]:
-    """What entries attach, by its sha256."""
+    """The contents of attached items by their sha256."""
     items = [item for entry in entries for item in entry.attached]
     return {item["sha256"]: item["content"] for item in items if item.get("sha256")}
 
 
 def _with_items(body: JsonObject, rewrite: Callable[[JsonObject], list[JsonObject]]) -> JsonObject:
-    """An entry or a window whose items are what `rewrite` makes of them."""
+    """An entry or a window with each item replaced by what `rewrite` returns."""
     for name in ("attach", "items"):
         if isinstance(body.get(name), list):
             items = [new for old in body[name] for new in rewrite(old)]
@@ -213,16 +213,16 @@ def _with_items(body: JsonObject, rewrite: Callable[[JsonObject], list[JsonObjec
 
 
 class Fork(msgspec.Struct, frozen=True):
-    """What an edited file says from the edit on: entries that follow the first `behind` of the original."""
+    """An edited file from its first edit on: entries that follow the first `behind` entries of the original."""
 
     behind: int
     entries: tuple[Entry, ...]
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A thread's entries, and what could not be taken over; the first `known` come from the comment.
+    """The entries of a chat file, and warnings; the first `known` entries come from the comment.
 
-    `fork` is there where old turns were edited in the text: the originals stay, and the fork says what the text says.
+    Where recorded turns were edited in the text, `entries` are the originals and `fork` has the edited ones.
     """
 
     entries: tuple[Entry, ...]
@@ -235,15 +235,15 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load(text: str, notes: Notes | None = None, contents: Mapping[str, str] | None = None) -> Loaded:
-    """The entries of a chat file; nothing that is merely missing stops it, everything missing is a warning.
+    """The entries of a chat file; a missing attachment is a warning, no error.
 
-    `contents` are texts of attachments by their sha256, for those that the file only names.
+    `contents` are texts of attachments by their sha256, for those that the file does not contain.
     """
     chat = parse(text)
     warnings: list[str] = []
     references = References(notes, contents)
     old = _old_entries(chat, references, warnings)
-    # As in the comment, with the names of attachments that can no longer be read.
+    # From the comment itself, which also names attachments that can no longer be read.
     before = [message for message, _ in _messages_with_entries(_comment_entries(chat))] if old else []
     _compare(before, chat.messages, warnings)
     fresh = NewTurns(notes, warnings, chat.messages, older_contexts(text))
@@ -266,9 +266,9 @@ def load(text: str, notes: Notes | None = None, contents: Mapping[str, str] | No
 def _fork(
     old: Sequence[Entry], before: Sequence[ChatMessage], edited: Sequence[ChatMessage], fresh: NewTurns
 ) -> Fork | None:
-    """What the text says from the first edited message on; None where none was edited.
+    """The messages from the first edited one on; None where none was edited.
 
-    Questions that were not edited keep their attachments; what tools did behind the edit is not part of it.
+    Questions with unchanged context keep their attachments; tool calls after the edit are left out.
     """
     from quire.send.turn import is_opening
 
@@ -279,19 +279,19 @@ def _fork(
         return None
     spoken = [entry for _, entry in _messages_with_entries(old)]
     cut = next(n for n, entry in enumerate(old) if entry is spoken[same])
-    # The request and the thoughts in front of an edited answer go with it.
+    # An edited answer also replaces the request and the thinking before it.
     while before[same].role == "ai" and cut and (old[cut - 1].kind == "think" or is_opening(old[cut - 1])):
         cut -= 1
     entries: list[Entry] = []
     for n, message in enumerate(edited[same:], same):
         is_question = n < len(before) and before[n].role == message.role == "user"
         if is_question and before[n].context == message.context:
-            # The question with the words of the text and the attachments that it had.
+            # The edited text with the recorded attachments.
             body = {name: value for name, value in spoken[n].body.items() if name != "wire"}
             entries.append(Entry("user", {**body, "text": message.text}))
         else:
             entries += fresh.entries(message, n)
-    # The first entry says which message of the file was edited.
+    # The first entry notes which message of the file was edited.
     marked = [
         Entry(first.kind, {**first.body, "meta": {**first.meta, "edited": {"message": same + 1}}})
         for first in entries[:1]
@@ -300,9 +300,9 @@ def _fork(
 
 
 def read_back(store: Store, thread: str, loaded: Loaded) -> str:
-    """Take what was written into a chat file by hand into the store; the thread that holds it, empty where nothing was.
+    """Store what was written into a chat file by hand; return the thread that holds it now, "" where nothing is new.
 
-    Turns that were added go behind the thread; what was edited becomes a fork of it.
+    Added turns are appended to the thread; edited turns become a fork.
     """
     fork = loaded.fork or Fork(loaded.known, loaded.entries[loaded.known :])
     shared = [entry.id for entry in chain(loaded.entries[: fork.behind])]
@@ -321,7 +321,7 @@ def read_back(store: Store, thread: str, loaded: Loaded) -> str:
 
 
 def _old_entries(chat: Chat, references: References, warnings: list[str]) -> list[Entry]:
-    """The entries of the comment; one that cannot be read leaves the text to speak for itself."""
+    """The entries of the comment; none where it is missing or cannot be read (then the text is loaded)."""
     comment = chat.comment
     if comment is None:
         return []
@@ -344,7 +344,7 @@ def _old_entries(chat: Chat, references: References, warnings: list[str]) -> lis
 
 
 def _comment_entries(chat: Chat) -> list[Entry]:
-    """The entries of the comment as they stand there, without the contents that it only names."""
+    """The entries as the comment stores them, without the contents that it leaves out."""
     return [Entry(body["kind"], body) for body in _bodies(chat.comment or {})]
 
 
@@ -356,7 +356,7 @@ def _bodies(comment: JsonObject) -> Sequence[Json]:
 
 
 def _compare(old: Sequence[ChatMessage], new: Sequence[ChatMessage], warnings: list[str]) -> None:
-    """Old turns come from the comment; where the text says something else, a warning says so."""
+    """Warn where recorded turns (which come from the comment) are different in the text."""
     changed = [n for n, (a, b) in enumerate(zip(old, new, strict=False), 1) if (a.role, a.text) != (b.role, b.text)]
     if changed:
         listed = ", ".join(map(str, changed[:5])) + (", …" if len(changed) > 5 else "")
@@ -367,7 +367,7 @@ def _compare(old: Sequence[ChatMessage], new: Sequence[ChatMessage], warnings: l
 
 
 class NewTurns:
-    """Makes the entries of new turns: their attachments are read now, or are what an older comment holds of them."""
+    """Makes the entries of new turns; attachments are read now, or taken from the comments of an older program."""
 
     def __init__(
         self,
@@ -379,7 +379,7 @@ class NewTurns:
         self._notes, self._warnings, self._contexts = notes, warnings, contexts
         named = {name for message in messages for name in (*message.context.notes, *message.context.urls)}
         self._stored: dict[str, Item] = {}
-        # What no message names belongs to the last question in front of the comment.
+        # Items that no message names, by the last question before their comment.
         self._unnamed: dict[int, list[Item]] = {}
         for behind, value in contexts:
             questions = [n for n, message in enumerate(messages[:behind]) if message.role == "user"]
@@ -389,7 +389,7 @@ class NewTurns:
                     self._unnamed.setdefault(questions[-1], []).append(attached)
 
     def system(self) -> Iterator[Entry]:
-        """The system prompt that an older comment holds."""
+        """The system prompt from an older program's comment."""
         texts = [text for _, value in self._contexts for text in system_texts(value)]
         yield from (values.system(text) for text in texts[-1:])
 
@@ -405,7 +405,7 @@ class NewTurns:
         yield values.user(message.text, items, **at, **({"meta": {"context": named}} if named else {}))
 
     def _items(self, context: AttachedNames) -> Iterator[Item]:
-        """The attachments of a new turn, read now; what cannot be read is skipped with a warning."""
+        """The attachments of a new turn; one that cannot be read is skipped with a warning."""
         for url in context.urls:
             if url in self._stored:
                 yield self._stored[url]
@@ -425,14 +425,14 @@ class NewTurns:
                         self._warnings.append(f"{name} was skipped: {error}")
 
 
-# What the comment of another program holds: layers of segments, or a list of entries, each with an id and its content.
+# Comments of an older program: layers of segments, or a list of entries, each with an id and a content.
 
 _BLOCK = re.compile(r"<(\w+)>\n(?:.*\n)*?<content>\n(.*)\n</content>\n</\1>\s*", re.S)
 _NOT_ITEMS = frozenset({"L1_SYSTEM", "L4_STRIP", "L5_USER"})
 
 
 def items_in(value: Json) -> Iterator[Item]:
-    """Every object with an id, path or URL and a content, as an item; a block around the content is taken off."""
+    """Every object with an id, path or URL and a content, as an item; an XML block around the content is removed."""
     if isinstance(value, list):
         for member in value:
             yield from items_in(member)
@@ -450,7 +450,7 @@ def items_in(value: Json) -> Iterator[Item]:
 
 
 def system_texts(value: Json) -> Iterator[str]:
-    """The texts of the first layer."""
+    """The texts of the layer L1_SYSTEM."""
     if isinstance(value, dict) and value.get("id") == "L1_SYSTEM":
         yield from (text for text in (value.get("text"), value.get("content")) if isinstance(text, str) and text)
     elif isinstance(value, dict | list):
@@ -458,14 +458,14 @@ def system_texts(value: Json) -> Iterator[str]:
             yield from system_texts(member)
 
 
-# Keeping a thread's chat file in a folder up to date; a file that someone edited is never written over.
+# Keeping chat files in a folder up to date; a file that someone edited is never overwritten.
 
 _NAME_BYTES = 180
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|#^\[\]]')
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """Where a thread was saved; `kept` is where an edited file was moved to."""
+    """The file of a saved thread; `kept` is the new path of an edited file that was in its place."""
 
     path: Path
     changed: bool
@@ -473,7 +473,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 def autosave(store: Store, thread: str, folder: str | Path, notes: Notes | None = None) -> Saved:
-    """Write a thread's chat file into a folder, whole or not at all; it names its attachments where they can be read."""
+    """Write a thread's chat file into a folder, atomically; attachments that can be read elsewhere are not copied."""
     place = Path(folder)
     path = place / file_name(thread)
     text = export_markdown(store.read(thread), thread=thread, window=store.window(thread), refer=True, notes=notes)
@@ -483,7 +483,6 @@ def autosave(store: Store, thread: str, folder: str | Path, notes: Notes | None 
         if before == text:
             return Saved(path, False)
         moved_to = set_aside(path) if before is not None and _is_edited(before) else None
-        # The new file takes the old one's place in one step.
         waiting = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             waiting.write_bytes(text.encode())
@@ -502,15 +501,15 @@ def edited_file(thread: str, folder: str | Path) -> Path | None:
 
 
 def file_name(thread: str) -> str:
-    """A thread's name as a file's: what no system takes becomes -, with a few digits so that none collide."""
+    """The file name of a thread: unsafe characters become -, and then part of a hash keeps names unique."""
     whole = _UNSAFE.sub("-", thread).strip(" .").encode()
-    # No system takes more than 255 bytes, and names made of this one are longer.
+    # File systems take at most 255 bytes; some names add more to this one.
     safe = whole[:_NAME_BYTES].decode(errors="ignore")
     return f"{safe}.md" if safe == thread else f"{safe}-{sha256_hex(thread)[:8]}.md"
 
 
 def _is_edited(text: str) -> bool:
-    """Whether a file says something else than the entries in its comment."""
+    """Whether a file differs from the text of the entries in its comment."""
     try:
         chat = parse(text)
         saved = msgspec.structs.replace(project(_comment_entries(chat), chat.topic, chat.tags), comment=chat.comment)
@@ -520,7 +519,7 @@ def _is_edited(text: str) -> bool:
 
 
 def set_aside(path: Path) -> Path:
-    """Move an edited file out of the way; where to."""
+    """Rename an edited file, and return its new path."""
     number = 1
     while (to := path.with_name(f"{path.stem} (edited {number}).md")).exists():
         number += 1

@@ -1,4 +1,4 @@
-"""Sessions of agent clients whose messages are those of a wire format: Claude Code, Codex and gemini-cli."""
+"""Reads sessions of agent clients that store messages of a wire format: Claude Code, Codex and gemini-cli."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from quire.archive.stored_turns import SessionWalk, anthropic_image, clients
 from quire.providers.usage import usage, usage_in
 from quire.values import Image, Json, JsonObject, as_list, as_object, as_objects, value_at
 
-# Claude Code: lines by uuid; one reply is several lines of one message id; side chains are other conversations.
+# Claude Code: each line has a uuid and its parent's; a reply is several lines with the same message id; lines of side
+# chains (helper agents) belong to other conversations.
 
 
 class ClaudeChains:
-    """The chains of a file by their names: the session's own, and those of its agents."""
+    """The chains of a file by their names: the session's own, and those of its helper agents."""
 
     def __init__(self, file: SourceFile) -> None:
         self._file, self._walks = file, dict[str, SessionWalk]()
-        # By chain, its system prompt and tools; by call, what the model was told in place of its result.
+        # By chain: its system prompt and tools. By call: what the model received instead of its result.
         self._heads, self._replacements = dict[str, JsonObject](), dict[str, Json]()
-        # By line: the one of its chain that it stands behind, itself where it is taken; what it said.
+        # By line: the newest message of its chain up to it (itself, if it is a message); the contents that it had.
         self._places, self._contents = dict[str, str](), dict[str, list[Json]]()
-        # By line: its session, which it shares with the line in front of it; its side chain.
+        # By line: its session, which is that of its parent; its side chain.
         self._sessions, self._sides = {"": file.name}, dict[str, str]()
         self._side_names: list[str] = []
         self._renders = False
@@ -54,7 +55,7 @@ class ClaudeChains:
             return
         if not isinstance(message, dict) or "content" not in message:
             raise misfit(self._file, number, line, "a message of Claude Code")
-        # A session that was taken up again repeats lines as they are.
+        # A resumed session repeats earlier lines.
         if message["content"] in self._contents.setdefault(uuid, []):
             return
         self._contents[uuid].append(message["content"])
@@ -62,7 +63,7 @@ class ClaudeChains:
         _rewind(walk.said, line, self._places)
         newest = takewhile(lambda earlier: earlier["type"] != "assistant", reversed(walk.said))
         if line.get("isCompactSummary") and not any(map(_is_boundary, newest)):
-            walk.said.append(_BOUNDARY)  # before there were any
+            walk.said.append(_BOUNDARY)  # older versions wrote no boundary line
         walk.said.append(line)
         self._places[uuid] = uuid
         if isinstance(message.get("usage"), dict):
@@ -71,8 +72,8 @@ class ClaudeChains:
             walk.add_request(number, "anthropic", used, line.get("timestamp"), id, **about)
 
     def _side(self, line: JsonObject, parent: str) -> str:
-        """The side chain of a line, by its agent; before agents had ids, each that begins anew is one of its own."""
-        if line.get("parent_tool_use_id") or not line.get("isSidechain"):  # the former where the lines were printed
+        """The side chain of a line, by its agent; in older files without agent ids, by the line that began it."""
+        if line.get("parent_tool_use_id") or not line.get("isSidechain"):  # the former in printed lines (stream-json)
             return str(line.get("parent_tool_use_id") or "")
         if line.get("agentId") or self._sides.get(parent):
             return str(line.get("agentId") or self._sides[parent])
@@ -81,12 +82,12 @@ class ClaudeChains:
         return self._side_names[-1]
 
     def _message(self, line: JsonObject, name: str) -> Json:
-        """What a line tells the model; None where that is nothing."""
+        """The message of a line; None where the line sends the model nothing."""
         match line["type"]:
             case "user" | "assistant":
-                # What the program itself says of an error, or only shows, was never sent.
-                is_shown = any(line.get(mark) for mark in ("isApiErrorMessage", "is_api_error_message", "isVirtual"))
-                return None if is_shown else line.get("message") or {}
+                # Error messages of the program itself, and lines that it only shows, were never sent.
+                is_only_shown = any(line.get(mark) for mark in ("isApiErrorMessage", "is_api_error_message", "isVirtual"))  # fmt: skip
+                return None if is_only_shown else line.get("message") or {}
             case "attachment":
                 return self._attachment_message(line, name)
             case "content-replacement":
@@ -99,7 +100,7 @@ class ClaudeChains:
         return None
 
     def _attachment_message(self, line: JsonObject, name: str) -> JsonObject | None:
-        """An attachment as a message of its chain, or a part of its head; None where the model was told nothing."""
+        """An attachment as a message, or None; a copy of the system prompt and tools goes into the chain's head."""
         self._renders = self._renders or "rendered" in line
         head, content = _claude_head(line), _claude_attachment(line)
         self._heads[name] = {**head, **self._heads.get(name, {})}
@@ -108,19 +109,19 @@ class ClaudeChains:
         return {"role": "user", "content": content} if content else None
 
     def conversations(self) -> Iterator[StoredConversation]:
-        """What each chain says, once all lines are taken."""
+        """The conversation of each chain, after all lines were taken."""
         for name, walk in self._walks.items():
             models = [str(line["message"].get("model") or "<") for line in reversed(walk.said)]
             walk.model = next((model for model in models if not model.startswith("<")), "")
-            messages = [self._as_told(message) for message in _claude_messages(walk)]
-            # Where the client writes down what it told, it told nothing of the rest.
+            messages = [self._with_replacements(message) for message in _claude_messages(walk)]
+            # A client that stores rendered attachments sent none of the others.
             walk.left_out = [kind for kind in walk.left_out if not (self._renders and kind.startswith("attachment"))]
             if messages:
                 value = {**self._heads[name], "messages": messages} if self._heads.get(name) else messages
                 yield walk.complete(StoredConversation(name, "anthropic", value, walk.model))
 
-    def _as_told(self, message: JsonObject) -> JsonObject:
-        """A message with what the model was told in place of results that were too long."""
+    def _with_replacements(self, message: JsonObject) -> JsonObject:
+        """A message with the texts that the model received instead of results that were too long."""
         content, texts = message["content"], self._replacements
         if not texts or not isinstance(content, list):
             return message
@@ -132,7 +133,7 @@ class ClaudeChains:
 
 
 _SPOKEN = ["user", "assistant", "attachment"]
-# Where a chain was summed up.
+# A line that marks where a chain was compacted (its history replaced by a summary).
 _BOUNDARY: JsonObject = {"type": "system", "subtype": "compact_boundary", "message": {"role": "user", "content": []}}
 
 
@@ -148,7 +149,7 @@ def _claude_code(file: SourceFile) -> Iterator[StoredConversation]:
 
 
 def _claude_messages(walk: SessionWalk) -> Iterator[JsonObject]:
-    """The messages of a chain; where it was summed up, some may be preserved, in front of the summary or behind it."""
+    """The messages of a chain; notes its compactions, which may preserve messages before or after the summary."""
     anchor: Json = None
     for line in _as_sent(_whole_replies(walk.said)):
         place = len(walk.times)
@@ -158,7 +159,7 @@ def _claude_messages(walk: SessionWalk) -> Iterator[JsonObject]:
             stretch = range(places[0], places[-1] + 1) if places else ()
             walk.compactions.append(ClientSummary(place, frozenset(stretch)))
         elif anchor and anchor in line["uuids"] and walk.compactions[-1].kept:
-            # The summary stood in front of what was preserved, and is no message of its own.
+            # The summary was sent before the preserved messages, and is no message of its own.
             summary = text_in(line["message"]["content"])
             walk.compactions[-1] = msgspec.structs.replace(walk.compactions[-1], summary=summary)
         else:
@@ -168,7 +169,7 @@ def _claude_messages(walk: SessionWalk) -> Iterator[JsonObject]:
 
 
 def _preserved_lines(boundary: JsonObject) -> tuple[Json, Sequence[Json]]:
-    """The line that preserved ones stand behind, and these: all of them, or the first and the last."""
+    """The id of the line before the preserved lines, and the ids of these: all of them, or the first and the last."""
     about = as_object(boundary.get("compactMetadata") or boundary.get("compact_metadata"))
     stretch, listed = as_object(about.get("preservedSegment")), as_object(about.get("preservedMessages"))
     ends = [stretch[end] for end in ("headUuid", "tailUuid") if end in stretch]
@@ -176,7 +177,7 @@ def _preserved_lines(boundary: JsonObject) -> tuple[Json, Sequence[Json]]:
 
 
 def _claude_head(line: JsonObject) -> JsonObject:
-    """The system prompt and the tools, of an attachment that is a copy of them."""
+    """The system prompt and the tools, from an attachment that is a copy of them."""
     attachment = as_object(line.get("attachment"))
     if attachment.get("type") != "prompt_snapshot":
         return {}
@@ -190,12 +191,12 @@ def _claude_head(line: JsonObject) -> JsonObject:
 
 
 def _claude_attachment(line: JsonObject) -> list[JsonObject] | None:
-    """The blocks of an attachment; none where the model was told nothing, None where its words are not kept."""
+    """The blocks of an attachment; [] where the model received nothing, None where the file does not hold its text."""
     attachment = as_object(line.get("attachment"))
     kind = str(attachment.get("type"))
     if kind == "prompt_snapshot":
         return None
-    if kind == "queued_command":  # what was asked meanwhile
+    if kind == "queued_command":  # a message that the user wrote while the agent worked
         return _blocks(attachment.get("prompt"))
     if "rendered" in line:
         return [block for part in as_objects(line["rendered"]) for block in _blocks(part.get("content"))]
@@ -232,11 +233,11 @@ def _words(value: Json, *names: str) -> Iterator[str]:
 
 
 def _rewind(chain: list[JsonObject], line: JsonObject, places: dict[str, str]) -> None:
-    """A question that was asked from an earlier place leaves behind what came after it."""
+    """Where the user continued from an earlier line, remove the lines after that one."""
     parent = places.get(str(line.get("parentUuid") or ""))
     if line["type"] != "user" or _blocks_of(line, "tool_result") or not parent:
         return
-    # Nearly always the line before it.
+    # Searched from the end: the parent is nearly always the last line.
     place = next((n for n in reversed(range(len(chain))) if chain[n].get("uuid") == parent), None)
     later = chain[place + 1 :] if place is not None else []
     if place is None or any(parent in _preserved_lines(line)[1] for line in later if _is_boundary(line)):
@@ -248,7 +249,7 @@ def _rewind(chain: list[JsonObject], line: JsonObject, places: dict[str, str]) -
 
 
 def _whole_replies(chain: list[JsonObject]) -> list[JsonObject]:
-    """The lines of each reply as one, with the ids of all: tools may be done before it is."""
+    """The lines of each reply as one line, with the ids of all; lines of tool results may stand between them."""
     out: list[JsonObject] = []
     replies: dict[Json, JsonObject] = {}
     for line in chain:
@@ -266,25 +267,26 @@ def _whole_replies(chain: list[JsonObject]) -> list[JsonObject]:
 
 
 def _as_sent(chain: list[JsonObject]) -> Iterator[JsonObject]:
-    """What was attached in front of the words it came with; while tools were at work, behind what they gave.
+    """The lines in the order in which they were sent.
 
-    At the end of a chain the latter was not sent yet.
+    Attachments come before the user's message, but while tools are running after all their results; at the end of a
+    chain those were not sent yet.
     """
-    at_work: set[str] = set()
+    running: set[str] = set()
     waiting: list[JsonObject] = []
     words: list[JsonObject] = []
     anchor: Json = None
     for line in chain:
-        if at_work and (line["type"] == "attachment" or line.get("subtype") == "local_command"):
+        if running and (line["type"] == "attachment" or line.get("subtype") == "local_command"):
             waiting.append(line)
             continue
         if line["type"] == "attachment":
             yield line
             continue
         results = {str(block.get("tool_use_id")) for block in _blocks_of(line, "tool_result")}
-        if not results:  # what is still open stays so
+        if not results:  # calls that are still open have no results
             yield from waiting
-            at_work, waiting = set(), []
+            running, waiting = set(), []
         if not line.get("isMeta"):
             yield from words
             words = []
@@ -292,9 +294,9 @@ def _as_sent(chain: list[JsonObject]) -> Iterator[JsonObject]:
         if line["type"] != "assistant" and not results and not _is_boundary(line) and line.get("uuid") != anchor:
             words.append(line)
             continue
-        at_work = (at_work | {str(block.get("id")) for block in _blocks_of(line, "tool_use")}) - results
+        running = (running | {str(block.get("id")) for block in _blocks_of(line, "tool_use")}) - results
         yield line
-        if not at_work:
+        if not running:
             yield from waiting
             waiting = []
     yield from words
@@ -307,22 +309,19 @@ def _blocks_of(line: JsonObject, kind: str) -> list[JsonObject]:
 # Codex: the items of the Responses API, verbatim, among lines about the session.
 
 
-def _codex(file: SourceFile) -> Iterator[StoredConversation]:
-    walk, instructions, origin, copied = SessionWalk(file), "", "", 0
-    # Where each turn begins, by its id: items, and compactions.
-    turns: dict[str, tuple[int, int]] = {}
-    # Requests by the records of them, one a reply; before there were any, by what was counted.
-    records = SessionWalk(file)
-    is_bare = holding(_is_bare_codex)(file)
-    for number, line in file.numbered_lines():
-        if isinstance(line, dict) and line.get("record_type"):
-            continue
-        if isinstance(line, dict) and is_bare and "payload" not in line:
-            line = {"type": "response_item" if "type" in line else "session_meta", "payload": line}
-        payload = line.get("payload") if isinstance(line, dict) else None
-        if not isinstance(line, dict) or not isinstance(payload, dict) or not isinstance(line.get("type"), str):
-            raise misfit(file, number, line, "a line of a Codex rollout")
-        kind, at = line["type"], line.get("timestamp")
+class CodexRollout:
+    """One session of Codex, line by line."""
+
+    def __init__(self, file: SourceFile) -> None:
+        self._file, self._walk = file, SessionWalk(file)
+        self._instructions, self._origin, self._copied = "", "", 0
+        # By turn: how many items and compactions there were before it.
+        self._turns: dict[str, tuple[int, int]] = {}
+        # Requests from usage records, one for each reply; older files only have the counts that `_walk` takes.
+        self._records = SessionWalk(file)
+
+    def take(self, number: int, kind: str, payload: JsonObject, line: JsonObject) -> None:
+        walk, records, at = self._walk, self._records, line.get("timestamp")
         if kind == "response_item":
             walk.said += _codex_items(payload)
         elif kind == "compacted":
@@ -331,41 +330,64 @@ def _codex(file: SourceFile) -> Iterator[StoredConversation]:
             walk.said += more
             walk.compacted = records.compacted = True
         elif kind == "session_meta":
-            instructions = text_in(payload.get("base_instructions") or payload.get("instructions") or "")
-            if walk.name == file.name:  # behind it stands that of the session it is a fork of
-                walk.name = records.name = str(payload.get("id") or file.name)
-                # What another session used is copied up to here; what it said may stand in its own file alone.
-                origin = str(payload.get("forked_from_id") or payload.get("parent_thread_id") or walk.name)
-                ends = [payload[name] for name in payload if name.endswith(("_ordinal_exclusive", "_start_ordinal"))]
-                copied = max((end for end in ends if isinstance(end, int)), default=0)
-                if value_at(payload, "history_base", "end_ordinal_exclusive"):
-                    walk.left_out.append(f"history of {payload['history_base'].get('thread_id')} in front of it")
+            self._take_head(payload)
         elif kind == "turn_context":
             walk.model = records.model = str(payload.get("model") or walk.model)
-            turns.setdefault(str(payload.get("turn_id") or number), (len(walk.said), len(walk.compactions)))
+            self._turns.setdefault(str(payload.get("turn_id") or number), (len(walk.said), len(walk.compactions)))
         elif kind == "token_usage_record" and isinstance(payload.get("usage"), dict):
             records.add_request(number, "openai", usage_in("codex", payload["usage"]), at, payload.get("response_id"))
         elif payload.get("type") == "thread_rolled_back":
-            # The user went back: so many turns were left behind.
-            for _ in range(min(int(payload.get("num_turns") or 0), len(turns))):
-                _, (start, before) = turns.popitem()
+            for _ in range(min(int(payload.get("num_turns") or 0), len(self._turns))):
+                _, (start, before) = self._turns.popitem()
                 del walk.said[start:], walk.times[start:], walk.compactions[before:]
         elif isinstance(last := value_at(payload, "info", "last_token_usage"), dict):
-            # Beside the usage of the last request stand running totals; some counts are written twice.
+            # A count is known by its running total, since some are written twice.
             total = value_at(payload, "info", "total_token_usage", "total_tokens")
-            owner = origin if isinstance(line.get("ordinal"), int) and line["ordinal"] < copied else walk.name
-            if (id := f"{owner} {total}") not in walk.calls:
+            is_copy = isinstance(line.get("ordinal"), int) and line["ordinal"] < self._copied
+            if (id := f"{self._origin if is_copy else walk.name} {total}") not in walk.calls:
                 walk.add_request(number, "openai", usage_in("codex", last), at, id)
         elif kind not in clients()["codex"]["silent"]:
             walk.left_out.append(f"line {kind}")
         walk.times += [milliseconds(at)] * (len(walk.said) - len(walk.times))
-    walk.calls = records.calls or walk.calls
-    value = {"instructions": instructions, "input": walk.said} if instructions else {"input": walk.said}
-    yield walk.complete(StoredConversation(walk.name, "openai-responses", value, walk.model))
+
+    def _take_head(self, payload: JsonObject) -> None:
+        """The session's own head is the first one; in a fork, that of the original session follows."""
+        walk = self._walk
+        self._instructions = text_in(payload.get("base_instructions") or payload.get("instructions") or "")
+        if walk.name != self._file.name:
+            return
+        walk.name = self._records.name = str(payload.get("id") or self._file.name)
+        # A fork begins with a copy of the original's counts; the messages may be in the original's file only.
+        self._origin = str(payload.get("forked_from_id") or payload.get("parent_thread_id") or walk.name)
+        ends = [payload[name] for name in payload if name.endswith(("_ordinal_exclusive", "_start_ordinal"))]
+        self._copied = max((end for end in ends if isinstance(end, int)), default=0)
+        if value_at(payload, "history_base", "end_ordinal_exclusive"):
+            walk.left_out.append(f"history of {payload['history_base'].get('thread_id')} in front of it")
+
+    def conversation(self) -> StoredConversation:
+        walk = self._walk
+        walk.calls = self._records.calls or walk.calls
+        head = {"instructions": self._instructions} if self._instructions else {}
+        value = {**head, "input": walk.said}
+        return walk.complete(StoredConversation(walk.name, "openai-responses", value, walk.model))
+
+
+def _codex(file: SourceFile) -> Iterator[StoredConversation]:
+    rollout, is_bare = CodexRollout(file), holding(_is_bare_codex)(file)
+    for number, line in file.numbered_lines():
+        if isinstance(line, dict) and line.get("record_type"):
+            continue
+        if isinstance(line, dict) and is_bare and "payload" not in line:
+            line = {"type": "response_item" if "type" in line else "session_meta", "payload": line}
+        payload = line.get("payload") if isinstance(line, dict) else None
+        if not isinstance(line, dict) or not isinstance(payload, dict) or not isinstance(line.get("type"), str):
+            raise misfit(file, number, line, "a line of a Codex rollout")
+        rollout.take(number, line["type"], payload, line)
+    yield rollout.conversation()
 
 
 def _codex_items(payload: JsonObject) -> Iterator[JsonObject]:
-    """An item as it is sent: what other agents write as the user's words, none that is kept for the program alone."""
+    """An item as it is sent: another agent's message becomes the user's, items of the program itself are left out."""
     item = {key: value for key, value in payload.items() if not key.startswith("internal_")}
     words = [{**part, "type": "input_text"} for part in as_objects(item.get("content")) if part.get("text")]
     if item.get("type") == "agent_message" and words:
@@ -375,11 +397,11 @@ def _codex_items(payload: JsonObject) -> Iterator[JsonObject]:
 
 
 def _codex_compacted(walk: SessionWalk, payload: JsonObject) -> tuple[list[int], list[JsonObject]]:
-    """The places of the items that a history which replaces all begins with, and what is new in it behind them."""
+    """The indices of the earlier items that the replacement history begins with, and its new items after these."""
     items, earlier = walk.said, walk.compactions[-1] if walk.compactions else ClientSummary(0)
     standing = [*sorted(earlier.kept), *range(earlier.behind, len(items))]
     seen = payload.get("replacement_history")
-    if not isinstance(seen, list):  # before it was written down: what the user said, and the summary
+    if not isinstance(seen, list):  # older files: the history is the user's messages and the summary
         words = [{"type": "input_text", "text": str(payload.get("message") or "")}]
         asked = [items[place] for place in standing if items[place].get("role") == "user"]
         seen = [*asked, {"type": "message", "role": "user", "content": words}]
@@ -398,7 +420,7 @@ def _codex_said(item: JsonObject) -> JsonObject:
 
 
 def _is_bare_codex(line: JsonObject) -> bool:
-    """The first line of a rollout of 2025, whose items stand by themselves."""
+    """Whether a line is the head of an older rollout, whose items are not wrapped as `payload`."""
     return {"id", "timestamp", "instructions"} <= line.keys() and not {"type", "payload"} & line.keys()
 
 
@@ -407,18 +429,19 @@ def _is_codex(line: JsonObject) -> bool:
     return _is_bare_codex(line) or (isinstance(line.get("payload"), dict) and line.get("type") in kinds)
 
 
-# gemini-cli: lines by id, a later one in place of the earlier; what tools gave may stand in a line of its own, too.
+# gemini-cli: each line has an id, and a later line replaces an earlier one with its id; tool results may stand in the
+# line of their call, in a line of their own, or both.
 
 
 def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
     walk = SessionWalk(file)
     answered = {id for line in _gemini_lines(file) for id in _gemini_calls(line.get("content"), "functionResponse")}
-    # By id: the lines since the client summed up, those that it kept, and where what they say stands.
+    # By id: the lines since the last compaction, the lines that it kept, and the range of their messages in `said`.
     lines, kept, places = dict[str, JsonObject](), dict[str, JsonObject](), dict[str, range]()
-    # By line and call, where it was shown first: the client adds calls to lines that stand long before them.
+    # By (line, call): the line that showed the call first, since the client adds calls to much earlier lines.
     shown: dict[tuple[str, Json], str] = {}
 
-    def tell() -> None:
+    def add_messages() -> None:
         called: set[str] = set()
         for id, line in lines.items():
             contents = [*_gemini_contents(line, called, answered)] if line["type"] in ("user", "gemini") else []
@@ -431,19 +454,19 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
         id, kind = str(line.get("id") or f"line {number}"), line.get("type")
         history = as_objects(value_at(line, "$set", "messages"))
         if "$rewindTo" in line:
-            # What it names goes too; where that is not known, everything.
+            # Removes the named line and all after it; everything, if that line is unknown.
             ids = [*lines]
             lines = {id: lines[id] for id in ids[: ids.index(line["$rewindTo"]) if line["$rewindTo"] in lines else 0]}
         elif history and not _gemini_holds(history, standing := kept | lines):
-            # What is new in it comes anew, and all behind it.
-            tell()
+            # The client summed up: its new history begins with known lines, which are kept.
+            add_messages()
             begins = len([*takewhile(standing.__contains__, (str(message.get("id")) for message in history))])
             same = {key for message in history[:begins] for key in _gemini_keys(message)}
             kept, lines = {id: row for id, row in standing.items() if _gemini_keys(row) & same}, {}
             walk.compactions.append(ClientSummary(len(walk.said), frozenset(n for id in kept for n in places[id])))
             walk.compacted = True
         elif isinstance(kind, str):
-            # What the program itself said was never sent.
+            # Messages of the program itself were never sent.
             walk.left_out += [kind] * (kind not in ("user", "gemini", *clients()["gemini-cli"]["silent"]))
             new = f"{id} {number}" if id in lines or id in kept else id
             calls: dict[str, list[JsonObject]] = {id: []}
@@ -455,18 +478,18 @@ def _gemini_cli(file: SourceFile) -> Iterator[StoredConversation]:
                 lines[place] = _gemini_merged(lines.get(place, {}), row)
             if kind == "gemini" and isinstance(line.get("tokens"), dict):
                 walk.add_request(id, "gemini", usage_in("gemini-cli", line["tokens"]), line.get("timestamp"), id)
-    tell()
+    add_messages()
     yield walk.complete(StoredConversation(walk.name, "gemini", walk.said, walk.model))
 
 
 def _gemini_holds(history: list[JsonObject], lines: dict[str, JsonObject]) -> bool:
-    """Whether a history that replaces all has every line; what is not in it was summed up."""
+    """Whether a replacement history has every line; otherwise the client summed up those that it lacks."""
     held = {key for message in history for key in _gemini_keys(message)}
     return all(_gemini_keys(line) & held for line in lines.values() if line["type"] in ("user", "gemini"))
 
 
 def _gemini_merged(earlier: JsonObject, line: JsonObject) -> JsonObject:
-    """A line in place of an earlier one: what tools gave is masked later on, so the first has all of it."""
+    """A line that replaces an earlier one, with the earlier tool results: the client masks them later on."""
     results = {call.get("id"): call["result"] for call in as_objects(earlier.get("toolCalls")) if call.get("result")}
     calls = [
         {**call, "result": results.get(call.get("id"), call.get("result"))}
@@ -478,7 +501,7 @@ def _gemini_merged(earlier: JsonObject, line: JsonObject) -> JsonObject:
 
 
 def _gemini_contents(line: JsonObject, called: set[str], answered: set[str]) -> Iterator[JsonObject]:
-    """What a line says, and what tools gave that no other line says; a call that another shows is left to it."""
+    """The messages of a line, without calls that an earlier line has and results that have a line of their own."""
     calls = as_objects(line.get("toolCalls"))
     parts = [part for part in _gemini_parts(line) if value_at(part, "functionCall", "id") not in called]
     called |= _gemini_calls(parts, "functionCall")
@@ -494,7 +517,7 @@ def _gemini_contents(line: JsonObject, called: set[str], answered: set[str]) -> 
 
 
 def _gemini_lines(file: SourceFile) -> Iterator[JsonObject]:
-    """Message lines, those of a header's patches among them."""
+    """All lines, and the messages that a header's patch holds."""
     for number, line in file.numbered_lines():
         if not isinstance(line, dict):
             raise misfit(file, number, line, "a line of gemini-cli")
@@ -510,25 +533,25 @@ def _gemini_parts(message: JsonObject) -> list[JsonObject]:
 
 
 def _gemini_pieces(content: Json) -> list[JsonObject]:
-    """Parts as they may be written: one or several, texts by themselves."""
+    """The parts of a content, which may be a single part, a list, or plain texts."""
     pieces = content if isinstance(content, list) else [content]
     return [{"text": piece} if isinstance(piece, str) else piece for piece in pieces if piece]
 
 
 def _gemini_calls(parts: Json, *kinds: str) -> set[str]:
-    """The calls that parts make or answer."""
+    """The ids of the calls that parts make or answer."""
     called = [as_object(part.get(kind)) for part in as_objects(parts) for kind in kinds]
     return {str(call["id"]) for call in called if call.get("id")}
 
 
 def _gemini_keys(message: JsonObject) -> set[str]:
-    """What a message is known again by: its id, and its calls."""
+    """The ids by which a message is recognised: its own, and those of its calls."""
     called = {str(call.get("id")) for call in as_objects(message.get("toolCalls"))}
     return {str(message.get("id")), *called, *_gemini_calls(message.get("content"), "functionCall", "functionResponse")}
 
 
 def _is_claude_code(line: JsonObject) -> bool:
-    """A message, or what a file without any begins with: a title of another session, a state of the user's files."""
+    """Whether a line is a message, or another known line (a title, a snapshot of files) that a file may begin with."""
     if line.get("type") in ("user", "assistant"):
         return isinstance(line.get("message"), dict) and bool({"uuid", "sessionId", "session_id"} & line.keys())
     known = line.get("type") in (*_SPOKEN, *clients()["claude-code"]["lines"])

@@ -1,4 +1,4 @@
-"""What a chat file shows: front matter, messages with their context and time, and the comment."""
+"""Parses and renders chat files: front matter, messages with their context and time, and the comment."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from quire.values import Json, JsonObject, as_text
 
 COMMENT = "<!-- quire: "
 COMMENT_END = " -->"
-# A line of text that begins like one of these gets a backslash in front.
+# A line of a message that begins like one of these gets a backslash before it.
 MARKS = Marks(["**user**:", "**ai**:", "[Context:", "[Timestamp:", "<!-- quire:", "<!-- copilot-context:"])
 
 
 class AttachedNames(msgspec.Struct, frozen=True):
-    """What was attached to a message, by name."""
+    """The names of what was attached to a message."""
 
     notes: tuple[str, ...] = ()
     urls: tuple[str, ...] = ()
@@ -53,14 +53,14 @@ class Chat(msgspec.Struct, frozen=True):
     comment: JsonObject | None = None
 
 
-# Times in chat files: YYYY/MM/DD HH:mm:ss in UTC, nothing smaller than a second.
+# Times in chat files: YYYY/MM/DD HH:mm:ss in UTC, in whole seconds.
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STAMP = re.compile(r"(\d{4})[/-](\d{2})[/-](\d{2})[ T](\d{2}):(\d{2}):(\d{2})", re.ASCII)
 
 
 def moment(at: int) -> datetime:
-    """A time in milliseconds as a date; one that no calendar has is an error."""
+    """A time in milliseconds as a date; an error outside the years 1 to 9999."""
     try:
         return _EPOCH + timedelta(milliseconds=at)
     except OverflowError as error:
@@ -69,7 +69,7 @@ def moment(at: int) -> datetime:
 
 def stamp(at: int) -> str:
     """1737972000000 -> 2025/01/27 10:00:00."""
-    # Years before 1000 keep their four digits, which strftime does not promise.
+    # Not strftime, which may write years before 1000 with fewer than four digits.
     return moment(at).replace(tzinfo=None).isoformat(" ", "seconds").replace("-", "/")
 
 
@@ -79,7 +79,7 @@ def iso(at: int) -> str:
 
 
 def read_stamp(text: str) -> int | None:
-    """Milliseconds of a stamp, taken as UTC; None for anything that is no time."""
+    """A stamp, in UTC, as milliseconds; None for other texts."""
     match = _STAMP.match(text.strip())
     if match is None:
         return None
@@ -91,7 +91,7 @@ def read_stamp(text: str) -> int | None:
 
 
 def whole_second(at: int | None) -> int | None:
-    """A time as a chat file can show it; None where there is none, or no calendar has it."""
+    """A time rounded down to a second, as a chat file can show it; None where there is none or it is no date."""
     if at is None:
         return None
     try:
@@ -101,19 +101,19 @@ def whole_second(at: int | None) -> int | None:
     return at // 1000 * 1000
 
 
-# The front matter of a chat file: four flat fields out; in, those of older chats as well.
+# The front matter: four flat fields; fields of older chats are read as well.
 
 _PLAIN = re.compile(r"[A-Za-z](?:[A-Za-z0-9_./:@+-]*[A-Za-z0-9_./@+-])?(?: [A-Za-z0-9_./@+]+)*\Z", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\Z", re.ASCII)
 _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
-# YAML breaks lines at these, or refuses them.
+# Characters that YAML takes for line breaks, or refuses.
 _BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _FRONT_END = re.compile(r"^---$", re.M)
 _KEY = re.compile(r"([A-Za-z_][\w-]*):(?: (.*))?\Z", re.ASCII)
 
 
 def _scalar(text: str) -> str:
-    """A YAML string: bare where nothing can be misread, else in double quotes."""
+    """A YAML string: bare where that is unambiguous, else in double quotes."""
     bare = _PLAIN.match(text) and text.lower() not in _WORDS
     if bare or _TIME.match(text):
         return text
@@ -121,7 +121,7 @@ def _scalar(text: str) -> str:
 
 
 def split_front(text: str) -> tuple[dict[str, Json], str]:
-    """The fields of the front matter, and what stands behind it; none where there is no front matter."""
+    """The fields of the front matter (none where there is none), and the text after it."""
     end = _FRONT_END.search(text, 4) if text.startswith("---\n") else None
     if end is None:
         return {}, text
@@ -129,7 +129,7 @@ def split_front(text: str) -> tuple[dict[str, Json], str]:
 
 
 def _fields(lines: list[str]) -> dict[str, Json]:
-    """Flat YAML: key: value, key: [a, b], and key: with a list below; anything else is passed over."""
+    """Flat YAML: key: value, key: [a, b], and key: with a list below; anything else is ignored."""
     out: dict[str, Json] = {}
     key = ""
     for line in lines:
@@ -166,19 +166,19 @@ def created_of(fields: dict[str, Json]) -> str:
     return iso(int(epoch)) if epoch.isdecimal() and len(epoch) <= 14 else ""
 
 
-# Reading a chat file: ours to the byte, older and hand-written ones as far as they can be understood.
+# Reading a chat file, also older and hand-written ones.
 
 _START = re.compile(r"^\*\*(user|ai)\*\*:(?: |$)", re.M)
 _TIMESTAMP = re.compile(r"\[Timestamp: (.*)\]")
 _CONTEXT = re.compile(r"\[Context: (.*)\]")
 _OURS = re.compile(rf"^{re.escape(COMMENT)}(.*){re.escape(COMMENT_END)}$", re.M)
-# The comment of older chats, behind the message whose context it holds.
+# The comment of an older program, after the message whose context it holds.
 _OLDER = re.compile(r"^<!-- copilot-context:(.*?)-->\n*", re.M | re.S)
 _ESCAPED = re.compile(r"\\(.)")
 
 
 def parse(text: str) -> Chat:
-    """A chat file's value; a text that holds no chat is an error."""
+    """Parse a chat file; a text without any chat in it is an error."""
     text = text.removeprefix("\ufeff")
     if text.startswith("---\r\n"):
         text = text.replace("\r\n", "\n")
@@ -202,7 +202,7 @@ def parse(text: str) -> Chat:
 
 
 def older_contexts(text: str) -> list[tuple[int, Json]]:
-    """What the comments of older chats hold, each with the number of messages in front of it; bad JSON is passed over."""
+    """(number of messages before it, value) of each comment of an older program; invalid JSON is ignored."""
     comments = _comments(_OLDER, text.replace("\r\n", "\n"))
     return [(len(_START.findall(match.string, 0, match.start())), value) for match, value in comments]
 
@@ -214,7 +214,7 @@ def _comments(pattern: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[st
 
 
 def _take_comment(body: str) -> tuple[JsonObject | None, str]:
-    """The last comment that can be read, and the body without any; messages may stand behind it."""
+    """The last readable comment, and the body without comments; messages may follow the comment."""
     comments = [value for _, value in _comments(_OURS, body) if isinstance(value, dict)]
     return comments[-1] if comments else None, re.sub(r"\n?\n?" + _OURS.pattern, "", body, flags=re.M)
 
@@ -247,7 +247,7 @@ def _message(role: str, text: str) -> ChatMessage:
 
 
 def parse_context(text: str) -> AttachedNames:
-    """The names behind each heading; headings that are not known are passed over."""
+    """The names after each heading; unknown headings are ignored."""
     groups: dict[str, tuple[str, ...]] = {}
     for part in _split(text, "|"):
         name, colon, names = part.partition(": ")
@@ -263,7 +263,7 @@ _HEADINGS = {"notes": "Notes", "urls": "URLs", "tags": "Tags", "folders": "Folde
 
 
 def _split(text: str, sign: str) -> list[str]:
-    """Parts between unescaped signs; one space after each sign, and one before a bar, belong to it."""
+    """The parts between unescaped signs; one space after each sign, and one before a bar, are dropped."""
     parts, begin = [], 0
     for match in re.finditer(r"\\.| ?\| ?" if sign == "|" else r"\\.|, ?", text, re.S):
         if not match[0].startswith("\\"):
@@ -272,7 +272,7 @@ def _split(text: str, sign: str) -> list[str]:
     return [*parts, text[begin:]]
 
 
-# A chat file's text: front matter, messages with a blank line between, the comment.
+# Writing a chat file.
 
 _ESCAPES = {ord(sign): f"\\{sign}" for sign in ",|]\\"} | {ord("\n"): "\\n"}
 
@@ -285,13 +285,13 @@ def render(chat: Chat) -> str:
     parts += [render_message(message) for message in chat.messages]
     if chat.comment is not None:
         text = json.dumps(chat.comment, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        # On one line that no content can end.
+        # Without ">", so that no content can end the comment.
         parts.append(COMMENT + text.replace(">", "\\u003e") + COMMENT_END)
     return well_formed("\n\n".join(parts) + "\n")
 
 
 def render_message(message: ChatMessage) -> str:
-    """`**user**: text`, then the context and the time where there are any."""
+    """`**user**: text`, with the context and the time where it has them."""
     lines = [f"**{message.role}**: {MARKS.guard(message.text)}"]
     if message.context:
         lines.append(f"[Context: {render_context(message.context)}]")
@@ -303,7 +303,7 @@ def render_message(message: ChatMessage) -> str:
 
 
 def render_context(context: AttachedNames) -> str:
-    """Notes: a.md, b.md | URLs: …; only what there is."""
+    """Notes: a.md, b.md | URLs: …, without empty headings."""
     groups = {heading: getattr(context, field) for field, heading in _HEADINGS.items()}
     return " | ".join(
         f"{heading}: {', '.join(name.translate(_ESCAPES) for name in names)}"

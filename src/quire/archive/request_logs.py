@@ -1,4 +1,4 @@
-"""Logs of requests and replies, read as the conversations they belong to: JSON Lines, HAR, LHAR, LiteLLM, Langfuse, OpenTelemetry."""
+"""Reads logs of requests and replies as conversations: JSON Lines, HAR, LHAR, LiteLLM, Langfuse, OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from quire.values import Entry, Json, JsonObject, as_object, as_objects, as_text
 
 
 def group_exchanges(exchanges: Iterable[LoggedExchange], name: str) -> list[StoredConversation]:
-    """The conversations that requests belong to: one that begins with all of another's messages goes on with it.
+    """The conversations of requests: a request that begins with all messages of an earlier one continues it.
 
-    Each is its longest request with the reply to it; side requests (titles, summaries) stand apart.
+    A conversation is its newest request with the reply; side requests (titles, summaries) are their own.
     """
     newest: dict[str, tuple[int, str, LoggedExchange]] = {}
     count = 0
     for exchange in exchanges:
         format = format_in(exchange)
-        marks = _marks(exchange, format)
-        before = next((mark for mark in reversed(marks) if mark in newest), None)
+        prefixes = _prefix_hashes(exchange, format)
+        before = next((prefix for prefix in reversed(prefixes) if prefix in newest), None)
         number = newest.pop(before)[0] if before is not None else (count := count + 1)
-        newest[marks[-1]] = (number, format, exchange)
+        newest[prefixes[-1]] = (number, format, exchange)
     return [
         StoredConversation(f"{name}-{number}", format, value.body, value.model, reply=tuple(_reply(value, format)))
         for number, format, value in sorted(newest.values(), key=lambda row: row[0])
@@ -54,7 +54,7 @@ def group_exchanges(exchanges: Iterable[LoggedExchange], name: str) -> list[Stor
 
 
 def format_in(exchange: LoggedExchange) -> str:
-    """The wire format of a body; one that is none is an error that names its place."""
+    """The wire format of a body; an error that names its place where it is no request."""
     provider = detect(exchange.body)
     if provider is None:
         fields = ", ".join(list(exchange.body)[:6])
@@ -65,20 +65,20 @@ def format_in(exchange: LoggedExchange) -> str:
     return wire_of(provider).name
 
 
-def _marks(exchange: LoggedExchange, format: str) -> list[str]:
-    """A hash for each of the first n messages, of its session; cache marks are no part of them."""
+def _prefix_hashes(exchange: LoggedExchange, format: str) -> list[str]:
+    """The hashes of the first message, of the first two, and so on, with the session; without cache marks."""
     messages = exchange.body.get(wire_of(format).layout.field)
     listed = messages if isinstance(messages, list) else [messages]
-    marks, before = [], exchange.session
+    hashes, before = [], exchange.session
     for message in listed:
         line = without_marks(message) if isinstance(message, dict) else message
         before = sha256_hex(f"{before}\n{canonical(line).decode()}")
-        marks.append(before)
-    return marks or [sha256_hex(f"{exchange.session}\n{exchange.place}")]
+        hashes.append(before)
+    return hashes or [sha256_hex(f"{exchange.session}\n{exchange.place}")]
 
 
 def _reply(exchange: LoggedExchange, format: str) -> Iterator[Entry]:
-    """The entries of a reply; an error that the provider sent, or half a stream, brings none."""
+    """The entries of a reply; none for a provider's error or an unreadable stream."""
     target = f"{format}:{exchange.model or exchange.body.get('model') or ''}"
     reply = exchange.reply
     with contextlib.suppress(QuireError):
@@ -90,7 +90,7 @@ def _reply(exchange: LoggedExchange, format: str) -> Iterator[Entry]:
             yield from streamed_reply(target, reply).entries
 
 
-# Requests one a line, alone or with their replies.
+# JSON Lines: one request per line, with or without its reply.
 
 
 def _requests(file: SourceFile) -> Iterator[LoggedExchange]:
@@ -110,7 +110,7 @@ def _requests(file: SourceFile) -> Iterator[LoggedExchange]:
         )
 
 
-# What a line may tell beside its request.
+# The fields of a line beside its request that `call_of` reads.
 _ABOUT = ("host", "path", "url", "headers", "provider", "usage", "at", "ts", "timestamp", "at_ms", "status", "given")
 
 
@@ -118,7 +118,7 @@ def _har(file: SourceFile) -> Iterator[LoggedExchange]:
     for number, entry in enumerate(file.har_entries()):
         request, answer = entry["request"], entry.get("response") or {}
         body = _json((request.get("postData") or {}).get("text"))
-        # A browser asks for much that is no model's.
+        # A browser's HAR file also holds requests to other servers.
         if not isinstance(body, dict) or not is_body(body) or detect(body) is None:
             continue
         text = _har_text(as_object(answer.get("content")))
@@ -131,7 +131,7 @@ def _har(file: SourceFile) -> Iterator[LoggedExchange]:
 
 
 def _har_text(content: JsonObject) -> str:
-    """What came back; some programs write it as base64."""
+    """The text of a reply, which some programs write as base64."""
     text = as_text(content.get("text"))
     if content.get("encoding") != "base64":
         return text
@@ -208,7 +208,7 @@ def _observations(row: JsonObject) -> list[JsonObject]:
     return [inner for inner in nested if isinstance(inner, dict)] if nested is not None else [row]
 
 
-# A list of messages, or one message a line, in whichever wire format; what gemini-cli was told to save, as its history.
+# A list of messages, one message per line, or a chat saved by gemini-cli (`history`), in any wire format.
 
 
 def _messages(file: SourceFile) -> Iterator[StoredConversation]:
@@ -241,7 +241,7 @@ def _otel(file: SourceFile) -> Iterator[LoggedExchange]:
         body = {"messages": [*system, *(turn for message in sent for turn in _otel_message(message))]}
         body |= {"tools": [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]} if isinstance(tools, list) else {}  # fmt: skip
         about = {"session": str(facts.get("gen_ai.conversation.id") or trace), "usage": _otel_usage(facts)}
-        # Who was asked, where the span says so; its messages are nobody's own, and are written as Chat's.
+        # The provider, where the span names one; the messages are in OpenTelemetry's own form and written as Chat.
         named = str(facts.get("gen_ai.provider.name") or facts.get("gen_ai.system") or "")
         about["provider"] = known_provider(_OTEL_PROVIDERS.get(named, named)) if named else ""
         model = str(facts.get("gen_ai.response.model") or facts.get("gen_ai.request.model") or "")
@@ -258,7 +258,7 @@ _OTEL_PROVIDERS = {"aws.bedrock": "bedrock", "gcp.gemini": "gemini", "gcp.vertex
 
 
 def _otel_usage(facts: JsonObject) -> JsonObject:
-    """Input tokens with those that were cached, as the conventions count them."""
+    """The usage by the conventions, in which input tokens include cached ones."""
     names = {"input_total": "input_tokens", "output": "output_tokens", "cache_read": "cache_read.input_tokens", "cache_write_5m": "cache_creation.input_tokens"}  # fmt: skip
     counts = {name: _json(str(facts.get(f"gen_ai.usage.{key}") or 0)) for name, key in names.items()}
     return counts if counts["input_total"] else {}
@@ -285,7 +285,7 @@ def _otel_value(value: JsonObject) -> Json:
 
 
 def _otel_message(message: JsonObject) -> Iterator[JsonObject]:
-    """A message in parts as messages of Chat."""
+    """An OpenTelemetry message as messages of Chat."""
     parts = message.get("parts") or []
     for part in parts:
         if part.get("type") == "tool_call_response":
@@ -309,7 +309,7 @@ _OTEL_PARTS = ("text", "reasoning", "thinking", "tool_call", "tool_call_response
 
 
 def _otel_image(part: JsonObject) -> JsonObject | None:
-    """An image, by what it holds or where it is."""
+    """An image part, with its data or its URL; None for another part."""
     if part.get("modality") != "image" or not (part.get("uri") or part.get("content")):
         return None
     url = part.get("uri") or f"data:{part.get('mime_type')};base64,{part['content']}"
@@ -321,13 +321,13 @@ def _otel_text(parts: list[JsonObject]) -> str:
 
 
 def _body_of(row: JsonObject) -> JsonObject:
-    """The request of a line: itself, or under `request`, or under `request.body`."""
+    """The request of a line: the line itself, its `request`, or its `request.body`."""
     request: JsonObject = row["request"] if isinstance(row.get("request"), dict) else row
     return request["body"] if isinstance(request.get("body"), dict) else request
 
 
 def _log(name: str, recognises: Callable[[SourceFile], bool], exchanges: Callable[[SourceFile], Iterator[LoggedExchange]]) -> SessionStore:  # fmt: skip
-    """A log of requests: read as conversations, or request by request."""
+    """A log of requests as a store: it can be read as conversations, or request by request."""
     return SessionStore(name, recognises, lambda file: group_exchanges(exchanges(file), file.name), exchanges=exchanges)
 
 

@@ -1,6 +1,6 @@
-"""Every store of another program that is read here, and which one a file is of: the most particular first.
+"""The list of other programs' stores (`STORES`), and the detection of a file's store.
 
-Agents and request logs have files of their own; what libraries and smaller agents keep is read here: llm, aider,
+Large agents and request logs have modules of their own; this module reads libraries and smaller agents: llm, aider,
 pi, mini-swe-agent, SWE-agent, OpenAI Agents, strands, LangChain, pydantic-ai.
 """
 
@@ -57,7 +57,7 @@ _logger = logging.getLogger("quire")
 Value = TypeVar("Value")
 
 
-# llm: a tree of messages by hash, tips of threads; before that, prompts and responses.
+# llm: a tree of messages by hash, with the tip of each thread; older databases have prompts and responses.
 
 
 def _llm(file: SourceFile) -> Iterator[StoredConversation]:
@@ -67,7 +67,7 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
     rows = file.rows("SELECT hash, parent_hash, role FROM messages")
     messages = {hash: (parent, role) for hash, parent, role in rows}
     blocks: dict[str, list[StoredBlock]] = {}
-    # By message, who signed it: the name of a model does not always tell whose it is.
+    # By message, the providers that signed it: a model's name alone does not always tell its provider.
     signers: dict[str, set[str]] = {}
     fragments, attached = _llm_fragments(file, "part_fragments", "part_id"), _llm_attached(file, "part_attachments", "part_id")  # fmt: skip
     for hash, id, kind, text, payload in file.rows("SELECT message_hash, id, type, text, payload FROM parts ORDER BY position, id"):  # fmt: skip
@@ -98,7 +98,7 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
 
 
 def _llm_usage(fresh: int | None, output: int | None, details: str | None) -> Usage:
-    """llm keeps what the provider counts beside the cache, and the rest as details."""
+    """The usage from llm's counts; those of the cache are in `details`, under the provider's names."""
     more: JsonObject = decode_json(details or "{}")
     if "cache_read_input_tokens" in more or "cache_creation_input_tokens" in more:
         return usage("anthropic", {"input_tokens": fresh, "output_tokens": output, **more})
@@ -119,20 +119,21 @@ def _llm_part(kind: str, text: str | None, fields: JsonObject) -> StoredBlock:
 
 
 def _llm_fragments(file: SourceFile, table: str, of: str) -> dict[str | int, list[str]]:
-    """The texts that were kept apart from what they belong to, by its id."""
+    """The texts of fragments by the id of the part or response that they belong to."""
     return _by_first(file, table, f'SELECT {of}, content FROM {table} JOIN fragments ON fragments.id = fragment_id ORDER BY {of}, "order"', str)  # fmt: skip
 
 
 def _llm_attached(file: SourceFile, table: str, of: str) -> dict[str | int, list[StoredBlock]]:
-    """The images that were attached, by the id of what they belong to; what is no image, or elsewhere, by name."""
+    """The blocks of attachments by the id of the part or response that they belong to."""
     query = f'SELECT {of}, type, content, url FROM {table} JOIN attachments ON attachments.id = attachment_id ORDER BY {of}, "order"'
     return _by_first(file, table, query, lambda kind, content, url: media_block(str(kind or ""), base64.b64encode(content).decode() if content else url or ""))  # fmt: skip
 
 
 def _by_first(
-    file: SourceFile, table: str, query: str, make: Callable[..., Value], *given: object
+    file: SourceFile, table: str, query: str, make: Callable[..., Value], *values: object
 ) -> dict[str | int, list[Value]]:
-    rows = file.rows(query, *given) if table in file.tables else []
+    """The rows of a query by their first column, each made of the other columns; none where there is no such table."""
+    rows = file.rows(query, *values) if table in file.tables else []
     out: dict[str | int, list[Value]] = {}
     for first, *rest in rows:
         out.setdefault(first, []).append(make(*rest))
@@ -140,7 +141,7 @@ def _by_first(
 
 
 def _llm_responses(file: SourceFile) -> Iterator[StoredConversation]:
-    """Prompts and responses; what came later, calls and attachments and fragments, in tables of their own."""
+    """Older databases: prompts and responses; later versions added tables of calls, attachments and fragments."""
     columns = {name for (name,) in file.rows("SELECT name FROM pragma_table_info('responses')")}
     added = ("datetime_utc", "input_tokens", "output_tokens", "token_details")
     later = ", ".join(name if name in columns else "NULL" for name in added)
@@ -167,13 +168,13 @@ def _llm_responses(file: SourceFile) -> Iterator[StoredConversation]:
         yield walk.complete(turns_in_format(str(name), "", turns, str(rows[-1][1] or ""), head))
 
 
-# aider: markdown; > is the program, #### the user, the rest the model. What the program writes of both ends in two spaces,
-# by which it is told from headings, quotes and edits of the model's own.
+# aider: markdown in which > begins a line of the program, #### one of the user; all other lines are the model's. Lines of
+# the program and the user end in two spaces, unlike headings and quotes that the model wrote.
 
 
 def _aider(file: SourceFile) -> Iterator[StoredConversation]:
     end = "  " if re.search(r"^(?:>|####) .*  \r?$", file.text, re.M) else ""
-    # The last line may have been cut off.
+    # `end` is added because the last line may have lost its spaces.
     chats = re.split(r"^# aider chat started at .*$", file.text + end, flags=re.M)[1:]
     conversations: list[list[JsonObject]] = []
     model = ""
@@ -184,7 +185,8 @@ def _aider(file: SourceFile) -> Iterator[StoredConversation]:
         for role, lines in groupby(chat.split("\n"), partial(_aider_role, end)):
             mark = "#### " if role == "user" else ""
             text = "\n".join(line.removeprefix(mark).rstrip() for line in lines).strip("\n")
-            # A command asks the program; a question of one comes again without it, or did not in earlier versions.
+            # A command is for the program. Those with a question to the model write it again as a message, or, in older
+            # versions, did not: so the question is taken from the command, and a repeat is dropped below.
             command = re.match(r"[/!](\S*)(.*)", text, re.S) if role == "user" else None
             text = command[2].strip() * (command[1] in ("ask", "code", "architect", "context")) if command else text
             last = conversations[-1][-1:]
@@ -199,7 +201,7 @@ def _aider(file: SourceFile) -> Iterator[StoredConversation]:
 
 
 def _aider_role(end: str, line: str) -> str:
-    """Who said a line; nobody what the program itself did."""
+    """The role of a line; "" for a line of the program."""
     starts = line[: line.find(" ") + 1] if line.rstrip("\r").endswith(end) else ""
     return {"#### ": "user", "> ": ""}.get(starts, "assistant")
 
@@ -214,10 +216,10 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
     for number, line in walk.lines("a line of pi"):
         if line["type"] == "session":
             walk.name = str(line.get("id") or walk.name)
-        elif line["type"] == "leaf":  # where the user went back to
+        elif line["type"] == "leaf":  # the user went back to this line
             newest = str(line.get("targetId") or "")
         else:
-            # Before there were branches, lines had no ids: each follows the one before it.
+            # Older versions had no branches: lines have no ids, and each follows the one before it.
             parent = line.get("parentId") if line.get("id") else newest
             newest = str(line.get("id") or f"line {number}")
             lines[newest] = {**line, "id": newest, "parentId": parent}
@@ -236,9 +238,9 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
     for line in reversed(chain):
         walk.starts[line["id"]] = len(walk.said)
         if line["type"] == "compaction":
-            index = line.get("firstKeptEntryIndex")  # before lines had ids
+            index = line.get("firstKeptEntryIndex")  # in older versions
             first = ids[index] if isinstance(index, int) and 0 <= index < len(ids) else line.get("firstKeptEntryId")
-            # What was kept may be told anew instead.
+            # The compaction may repeat the kept messages instead of naming the first of them.
             tail = as_objects(line.get("retainedTail"))
             walk.compactions.append(walk.summary_from(first if not tail else "", str(line.get("summary") or "")))
             walk.said += [
@@ -254,7 +256,7 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
 
 
 def _pi_messages(line: JsonObject) -> Iterator[JsonObject]:
-    """What a line tells the model, in pi's own words where it is no message of anybody's."""
+    """The messages of a line; pi's own lines (summaries, shell commands) in the words that pi sends."""
     message = line["message"] if line["type"] == "message" else {**line, "role": line["type"]}
     match message.get("role"):
         case "user" | "assistant" | "toolResult":
@@ -301,14 +303,14 @@ def _pi_block(block: JsonObject | str) -> StoredBlock:
         case "image":
             return StoredBlock(images=(Image(str(block.get("mimeType")), str(block.get("data"))),))
         case "text":
-            # The id of the item it came in, alone or among other facts.
+            # The id of its Responses item: alone, or in a JSON object.
             signature = str(block.get("textSignature") or "")
             facts = as_object(decode_json(signature)) if signature.startswith("{") else {"id": signature}
             return StoredBlock(text_in(block), id=str(facts.get("id") or ""))
     return StoredBlock(left_out=str(block.get("type")))
 
 
-# Agents whose trajectories are messages of a wire format, with facts of their own beside them.
+# Agents and libraries that store messages of a wire format, with fields of their own.
 
 
 def _mini_swe_agent(file: SourceFile) -> Iterator[StoredConversation]:
@@ -359,26 +361,26 @@ def _strands(file: SourceFile) -> Iterator[StoredConversation]:
     for agent in sorted(file.path.glob("agents/agent_*")):
         stored = sorted(agent.glob("messages/message_*.json"), key=lambda path: int(path.stem.rpartition("_")[2]))
         rows = [decode_json(path.read_bytes(), path) for path in stored]
-        # What a guard took back stands beside what it was told in place of.
+        # A message that a guardrail redacted is stored beside its replacement.
         shown = [row.get("redact_message") or row["message"] for row in rows]
         messages = [{"role": row["role"], "content": [_converse(block) for block in row["content"]]} for row in shown]
         described = next((source_file(path).value for path in agent.glob("agent.json")), None)
         facts = as_object(value_at(described, "conversation_manager_state"))
         removed, summary = facts.get("removed_message_count") or 0, value_at(facts, "summary_message", "content")
-        # Only of the last time is it known what the model saw no more.
+        # Only the last compaction is stored.
         summed = (ClientSummary(len(rows), frozenset(range(removed, len(rows))), text_in(summary)),) if removed else ()
         name = f"{file.path.name}-{agent.name}".removesuffix("-agent_default")
         times = tuple(milliseconds(row.get("created_at")) for row in rows)
         walk = SessionWalk(file, str(agent))
         for number, row in enumerate(rows):
             if used := value_at(row, "message", "metadata", "usage"):
-                # Neither the provider nor the model is kept.
+                # The store holds neither provider nor model.
                 walk.add_request(number, known_provider(""), usage("bedrock", used), row.get("created_at"), "")
         yield walk.complete(StoredConversation(name, "bedrock", messages, times=times, compactions=summed))
 
 
 def _converse(block: JsonObject) -> Json:
-    """A block without what strands adds to it: the signature of another provider than Bedrock, marks of what is base64."""
+    """A block without what strands adds: signatures of other providers than Bedrock, and marks of base64 values."""
     call = block.get("toolUse")
     if isinstance(call, dict):
         block = {"toolUse": {key: value for key, value in call.items() if key != "reasoningSignature"}}
@@ -437,7 +439,7 @@ def _pydantic_part(part: JsonObject) -> Iterator[StoredBlock]:
     kind, content = part.get("part_kind"), part.get("content")
     details = part.get("provider_details") or {}
     signature = str(part.get("signature") or details.get("thought_signature") or "")
-    # Before there was a field for it, the id of an item stood behind that of its call.
+    # Older versions wrote the id of an item after the id of its call.
     (call_id, _, item_id), name = str(part.get("tool_call_id")).partition("|"), str(part.get("tool_name"))
     if kind == "thinking":
         redacted = part.get("id") == "redacted_thinking"
@@ -461,12 +463,12 @@ def _pydantic_part(part: JsonObject) -> Iterator[StoredBlock]:
 
 
 def _pydantic_kind(content: Json) -> str:
-    """What a piece of a prompt is beside text: "binary", "image-url", "document-url", …"""
+    """The kind of a prompt's piece ("binary", "image-url", "document-url", …); "" for plain text."""
     return str(content.get("kind") or "") if isinstance(content, dict) else ""
 
 
 def _pydantic_media(content: Json) -> Iterator[StoredBlock]:
-    """The pieces of a prompt: texts, images, and what is left out."""
+    """The pieces of a prompt as blocks."""
     for piece in content if isinstance(content, list) else [content]:
         match _pydantic_kind(piece):
             case "":
@@ -507,14 +509,14 @@ _SESSION_FILES = (".jsonl", ".json", ".db", ".har", ".lhar", ".traj", ".sqlite",
 
 
 def files_under(path: Path) -> Iterator[Path]:
-    """The files of a folder that may be sessions, by name; a folder that is a session stays whole."""
+    """The files in a folder that may be sessions, sorted by name; a folder that is itself a session is one result."""
     if not path.exists():
         raise NotFound(f"there is no file {str(path)!r}", hint="Check the path.")
     if not path.is_dir() or (path / "session.json").is_file() or is_opencode_storage(path):
         yield path
         return
     for entry in sorted(path.iterdir()):
-        # A file: a pipe would be waited for.
+        # `is_file`, because opening a named pipe would wait for ever.
         is_session = entry.is_file() and entry.name.removesuffix(".gz").removesuffix(".zst").endswith(_SESSION_FILES)
         if entry.name == "storage" and (path / "opencode.db").is_file():
             _logger.warning("%s is left out: opencode.db was made of it", entry)
@@ -526,13 +528,13 @@ def files_under(path: Path) -> Iterator[Path]:
 
 
 def conversations(file: SourceFile, store: SessionStore) -> list[StoredConversation]:
-    """What a store holds, each conversation with what is missing from it."""
+    """The conversations of a store, each with a list of what it lacks."""
     stored = list(_read(file, store, store.read))
     return [msgspec.structs.replace(conversation, lacks=(*store.lacks, *conversation.lacks)) for conversation in stored]
 
 
 def _read(file: SourceFile, store: SessionStore, read: Callable[[SourceFile], Iterable[Value]]) -> Iterator[Value]:
-    """What a reader finds; one that stumbles says over which file."""
+    """Run a reader; any error in it becomes a FormatError that names the file."""
     try:
         yield from read(file)
     except (ArithmeticError, LookupError, TypeError, AttributeError, ValueError, sqlite3.Error) as error:
@@ -541,7 +543,7 @@ def _read(file: SourceFile, store: SessionStore, read: Callable[[SourceFile], It
 
 
 def recognised(file: SourceFile) -> SessionStore:
-    """The first store whose shape the file has; one that none has is refused with its first place."""
+    """The first store that recognises the file; an error that shows the file's beginning where none does."""
     for store in STORES:
         if store.recognises(file):
             return store
@@ -561,7 +563,7 @@ def recognised(file: SourceFile) -> SessionStore:
 
 
 def sent_calls(file: SourceFile) -> Iterator[SentCall]:
-    """The requests that a file tells of, in its order; of a store that keeps none, none."""
+    """The requests in a file, in its order; none where its store does not record them."""
     store = recognised(file)
     if store.exchanges is not None:
         yield from (call for exchange in _read(file, store, store.exchanges) if (call := exchange.call()) is not None)
@@ -570,12 +572,12 @@ def sent_calls(file: SourceFile) -> Iterator[SentCall]:
             yield from (msgspec.structs.replace(call, store=store.name) for call in conversation.calls)
 
 
-# A log of requests is read in parts of so many bytes, whoever reads them: what is found does not depend on it.
+# The size of the parts in which a long log is read. A constant, so that results do not depend on who reads them.
 PART_BYTES = 16 * 1024 * 1024
 
 
 class FilePart(msgspec.Struct, frozen=True):
-    """A file, or some lines of one that is long: what can be read by itself."""
+    """A file, or some lines of a long one, that can be read independently."""
 
     path: Path
     lines: LinesOf | None = None
@@ -589,7 +591,7 @@ class FilePart(msgspec.Struct, frozen=True):
 
 
 def parts(path: Path) -> Iterator[FilePart]:
-    """A file in parts that can be read apart: the lines of a log of requests, or all of it."""
+    """A file in parts that can be read independently: stretches of a long request log, else the whole file."""
     if path.is_file() and path.suffix not in (".gz", ".zst") and path.stat().st_size > PART_BYTES:
         file = source_file(path)
         if file.is_lines and recognised(file).exchanges is not None:

@@ -1,7 +1,7 @@
-"""What stores of other programs hold: conversations, and single requests that were sent with what their replies used.
+"""Opening other programs' files, and the values that their readers return: conversations, and requests with their usage.
 
-A file is opened as what it is: lines of JSON, one JSON value, a database, text, or a folder. Lines are read as they are
-asked for, so that a log may be larger than memory.
+A file may be JSON lines, one JSON value, a database, text, or a folder. Lines are read one by one, so that a log may be
+larger than memory.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from quire.providers.wires import detect
 from quire.values import COUNTS, INSTRUCTIONS, Entry, Json, JsonObject, Usage, whole_characters, with_leaves
 
 _logger = logging.getLogger("quire")
-# So many of the first lines tell what a file is.
+# How many of the first lines are looked at to recognise a file.
 _HEAD = 20
 
 
 class LinesOf(msgspec.Struct, frozen=True):
-    """Some lines of a file: the bytes they stand in, and the number of the first."""
+    """Some lines of a file: their range in bytes, and the number of the first."""
 
     start: int
     end: int
@@ -50,7 +50,7 @@ class LinesOf(msgspec.Struct, frozen=True):
 
 
 class SourceFile(msgspec.Struct, frozen=True):
-    """What stands at a path; of lines of JSON only the first are held, as `head`."""
+    """An opened path. Of JSON lines only the first are in memory, as `head`."""
 
     path: Path
     value: Json = None
@@ -58,9 +58,9 @@ class SourceFile(msgspec.Struct, frozen=True):
     text: str = ""
     head: tuple[tuple[int, Json], ...] = ()
     is_lines: bool = False
-    # Of a HAR file, where its entries begin: they are read one by one.
+    # The byte at which the entries of a HAR file begin.
     entries_at: int | None = None
-    # What came on standard input in place of a file; a part of the lines instead of all of them.
+    # Data from standard input in place of a file's; the lines to read instead of all of them.
     given: bytes | None = None
     part: LinesOf | None = None
 
@@ -69,19 +69,19 @@ class SourceFile(msgspec.Struct, frozen=True):
         return self.path.stem
 
     def first_objects(self) -> list[JsonObject]:
-        """Of the lines, or the elements of the one list, the first; or the one object."""
+        """The first objects among the lines, or the elements of the list, or the single object."""
         listed = [line for _, line in self.head] if self.is_lines else self.value
         return [row for row in (listed[:_HEAD] if isinstance(listed, list) else [listed]) if isinstance(row, dict)]
 
     def objects(self) -> Iterator[JsonObject]:
-        """All lines, or the elements of the one list, or the one object, each read when it is asked for."""
+        """All lines, or the elements of the list, or the single object, one by one; each must be an object."""
         for number, row in self.numbered_lines():
             if not isinstance(row, dict):
                 raise misfit(self, number, row, "an object")
             yield row
 
     def numbered_lines(self) -> Iterator[tuple[int, Json]]:
-        """The lines, or the elements of the one list, with their numbers; any other value is line 1."""
+        """The lines, or the elements of the list, with their numbers from 1; any other value is number 1."""
         if not self.is_lines:
             yield from enumerate(self.value if isinstance(self.value, list) else [self.value], 1)
             return
@@ -93,7 +93,7 @@ class SourceFile(msgspec.Struct, frozen=True):
             yield from _values(self.path, enumerate(_whole(self.path, lines), part.first if part else 1))
 
     def har_entries(self) -> Iterator[JsonObject]:
-        """The entries of a HAR file, each read when it is asked for."""
+        """The entries of a HAR file, one by one."""
         if self.entries_at is None:
             raise FormatError(f"{self.path.name} has no log.entries", hint="Is it a HAR file?")
         with _readable(self.path), self.open() as data:
@@ -102,7 +102,7 @@ class SourceFile(msgspec.Struct, frozen=True):
                 yield entry
 
     def open(self) -> IO[bytes]:
-        """The bytes, unpacked."""
+        """The file's bytes, decompressed."""
         data: IO[bytes] = self.path.open("rb") if self.given is None else io.BytesIO(self.given)
         head = data.read(4)
         if head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
@@ -113,7 +113,7 @@ class SourceFile(msgspec.Struct, frozen=True):
         return data
 
     def parts(self, size: int) -> Iterator[LinesOf]:
-        """Lines that stand in about `size` bytes each; those of a packed file cannot be told apart unread."""
+        """Stretches of whole lines of about `size` bytes each."""
         with _readable(self.path), self.open() as data:
             start, first = 0, 1
             while block := data.read(size):
@@ -126,12 +126,12 @@ class SourceFile(msgspec.Struct, frozen=True):
             return conn.execute(query, values).fetchall()
 
 
-# No value comes near this; a small packed file may unpack to any size.
+# Larger than any real value: the limit for one value of a packed file, since a small file may unpack to any size.
 _MOST_BYTES = 256 * 1024 * 1024
 
 
 class _PackedFile(gzip.GzipFile):
-    """A packed file; a line or a value in it that is larger than any is an error before it fills the memory."""
+    """A gzip file in which a line or value above the limit is an error, before it fills the memory."""
 
     def read(self, size: int | None = -1) -> bytes:
         return _within_bound(super().read(_MOST_BYTES + 1 if size is None or size < 0 else size))
@@ -151,7 +151,7 @@ def _check_size(size: int) -> None:
 
 
 def source_file(path: Path, text: str | None = None) -> SourceFile:
-    """A file, opened as what it is; or `text` that stands for one."""
+    """Open a file, or `text` as if it were one, and find out its kind."""
     if text is None and path.is_dir():
         return SourceFile(path)
     source = SourceFile(path, given=None if text is None else text.encode())
@@ -184,7 +184,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _unpack_zstandard(path: Path) -> io.BytesIO:
-    """What Zstandard packed, as Codex does with sessions of old; Python has it from 3.14 on."""
+    """Unpack a Zstandard file (Codex packs old sessions so); Python has a module for it from 3.14 on."""
     for name in ("compression.zstd", "zstandard"):
         with contextlib.suppress(ImportError):
             library = import_module(name)
@@ -193,7 +193,7 @@ def _unpack_zstandard(path: Path) -> io.BytesIO:
             unpacked = bytearray()
             try:
                 with path.open("rb") as packed:
-                    while not unpacker.eof and (piece := packed.read(1024)):  # of which any size may come
+                    while not unpacker.eof and (piece := packed.read(1024)):  # few, as each may unpack to any size
                         unpacked += unpacker.decompress(piece)
                         _check_size(len(unpacked))
             except library.ZstdError as error:
@@ -205,7 +205,7 @@ def _unpack_zstandard(path: Path) -> io.BytesIO:
 
 
 def _not_utf8(path: Path, error: UnicodeDecodeError, first: int) -> FormatError:
-    """Where a file is no text; `first` is the line that its bytes begin with."""
+    """The error for bytes that are not UTF-8; `first` is the number of their first line."""
     data, start = bytes(error.object), error.start
     if b"\0" in data:
         return FormatError(f"{path} is neither text nor a database", hint="Name a session file.")
@@ -215,7 +215,7 @@ def _not_utf8(path: Path, error: UnicodeDecodeError, first: int) -> FormatError:
 
 
 def _is_lines(data: IO[bytes]) -> bool:
-    """Whether the first line is a value by itself, and another one follows."""
+    """Whether the first line is a JSON value and another line follows."""
     first = next((line for line in data if line.strip()), b"")
     with contextlib.suppress(ValueError, RecursionError):
         decode_json(first)
@@ -224,7 +224,7 @@ def _is_lines(data: IO[bytes]) -> bool:
 
 
 def _whole(path: Path, lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines without a last one that has no end and is no value: its program was killed, or writes it just now."""
+    """The lines, without an incomplete last one: its program was killed, or is still writing it."""
     for line in lines:
         if not line.endswith(b"\n"):
             try:
@@ -237,11 +237,11 @@ def _whole(path: Path, lines: Iterable[bytes]) -> Iterator[bytes]:
 
 @cache
 def _warn(place: str, problem: str) -> None:
-    """Once, however often the file is read."""
+    """Log a warning, once for each place (by the cache)."""
     _logger.warning("%s: %s", place, problem)
 
 
-# The head of a HAR file up to its entries; what stands in front of them is short.
+# The most bytes before the entries of a HAR file.
 _HAR_HEAD = 4 * 1024 * 1024
 _HAR = re.compile(
     rb'(?:\xef\xbb\xbf)?\s*\{\s*"log"\s*:\s*\{(?:(?!(?<!\\)"entries"\s*:\s*\[).)*+"entries"\s*:\s*\[', re.S
@@ -252,11 +252,11 @@ _BLOCK = 1024 * 1024
 
 
 def _elements(path: Path, data: IO[bytes]) -> Iterator[bytes]:
-    """The objects of a list that begins here, one after the other, however long the list is."""
+    """The objects of the list that begins at the current position, one by one, for a list of any length."""
     buffer, at, depth, quoted = b"", 0, 0, False
     while True:
         if quoted:
-            at = _IN_STRING.match(buffer, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+            at = _IN_STRING.match(buffer, at).end()  # type: ignore[union-attr]  # the empty string always matches
             quoted = buffer[at : at + 1] != b'"'
             at += not quoted
         bracket = None if quoted else _BRACKET.search(buffer, at)
@@ -302,20 +302,19 @@ def _values(path: Path, lines: Any) -> Iterator[tuple[int, Json]]:
 
 
 def decode_json(data: bytes | str, place: object = "") -> Json:
-    """A JSON value; what the quick reader refuses (NaN, half of a character) is read by Python's.
+    """Decode JSON; what msgspec refuses (NaN, lone surrogates) is read by Python's slower module.
 
-    Numbers that JSON does not have become their names; halves of characters become U+FFFD, as in replies, and where a
-    place is given, it is said.
+    NaN and Infinity become their names as text; lone surrogates become U+FFFD, with a warning where `place` is given.
     """
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # the latter of one string; below of all of it
+    except (msgspec.DecodeError, UnicodeDecodeError):  # msgspec raises the latter for single strings
         text = data if isinstance(data, str) else data.removeprefix(b"\xef\xbb\xbf").decode()
         return whole_value(json.loads(text, parse_constant=str), place)
 
 
 def whole_value(value: Json, place: object) -> Json:
-    """A value whose texts UTF-8 can hold; where a place is given, it is said that some could not be."""
+    """A value with lone surrogates as U+FFFD, with a warning where `place` is given."""
     whole = with_leaves(value, lambda leaf: whole_characters(leaf) if isinstance(leaf, str) else leaf)
     if place and whole != value:
         _warn(str(place), "half of a character, read as U+FFFD")
@@ -323,7 +322,7 @@ def whole_value(value: Json, place: object) -> Json:
 
 
 def _database(path: Path) -> sqlite3.Connection:
-    """Read and never write, also nothing beside it; its log, where there is one, is read if its folder can be written."""
+    """Open a database read-only, without creating files beside it; its write-ahead log is read where that is possible."""
     for how in ("mode=ro",) * has_log(path) + ("mode=ro&immutable=1",):
         conn = None
         try:
@@ -338,14 +337,14 @@ def _database(path: Path) -> sqlite3.Connection:
 
 
 def milliseconds(stamp: Json) -> int | None:
-    """A time as stores write it: ISO 8601, seconds or milliseconds."""
+    """A store's time (ISO 8601, seconds or milliseconds) in milliseconds."""
     if isinstance(stamp, int | float) and not isinstance(stamp, bool):
         return int(stamp if stamp > 1e11 else stamp * 1000)
     return iso_ms(stamp)
 
 
 def text_in(content: Json) -> str:
-    """The text of a content: itself, or that of its parts."""
+    """The text of a content: a string, or the texts of its parts joined."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -356,15 +355,15 @@ def text_in(content: Json) -> str:
 
 
 def text_or_json(value: Json) -> str:
-    """What a tool gave: text as it is, any other value as JSON."""
+    """A tool's result as text: a string as it is, any other value as JSON."""
     return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-# One request that was sent, as any log or store tells of it: who was asked, what was sent, what the reply used.
+# Recorded requests.
 
 
 class SentCall(msgspec.Struct, frozen=True):
-    """One request that was sent, and what its reply reported; `body` is empty where only usage was kept."""
+    """One recorded request with the usage of its reply; `body` is empty where the store only has the usage."""
 
     source: str
     provider: str
@@ -373,17 +372,17 @@ class SentCall(msgspec.Struct, frozen=True):
     usage: Usage | None = None
     at_ms: int | None = None
     session: str = ""
-    # Of which agent it was, where a client tells its helpers apart.
+    # The helper agent that sent it, where a client has several.
     agent: str = ""
-    # Whether the history was summed up in front of it, as the client says.
+    # Whether the client summed up its history right before it.
     compacted: bool = False
-    # Whether the provider says what it read from its cache; where it does not, nothing is a loss.
+    # Whether the provider reports cache reads; where it does not, nothing counts as lost.
     tells_cache: bool = True
-    # The reply's own id: a store that copies sessions holds one reply several times.
+    # The reply's id, by which copies of it in copied sessions are recognised.
     id: str = ""
-    # The program whose store told of it.
+    # The name of the program that recorded it.
     store: str = ""
-    # What the application sent, where Quire changed it on the way.
+    # The application's own body, where Quire's proxy changed it.
     given: JsonObject = {}
 
     @property
@@ -394,7 +393,7 @@ class SentCall(msgspec.Struct, frozen=True):
 def counted_call(
     source: str, provider: str, model: str, used: Usage, at_ms: int | None, session: str, **more: Any
 ) -> SentCall:
-    """A call of which only the usage is known; one that reports no input (aborted before it began) tells nothing."""
+    """A call without a body; a usage without input (the request was aborted) counts as unknown."""
     return SentCall(source, provider, model, {}, used if used.input_total else None, at_ms, session, **more)
 
 
@@ -407,7 +406,7 @@ def _hosts() -> dict[str, str]:
 
 
 def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> SentCall:
-    """A call by its body and reply; `about` may hold host, path, headers, provider, model, usage, time and session."""
+    """A call from its body and reply; `about` may have host, path, headers, provider, model, usage, time and session."""
     path = str(about.get("path") or about.get("url") or "").partition("?")[0]
     provider = str(about.get("provider") or _provider(str(about.get("host") or ""), path, body))
     named = str(body.get("model") or body.get("modelId") or about.get("model") or url_model(path))
@@ -425,7 +424,7 @@ def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> Se
 
 
 def url_model(url: str) -> str:
-    """Gemini, Vertex, Bedrock and Azure name the model in the address."""
+    """The model in a request's URL (Gemini, Vertex, Bedrock and Azure), else ""."""
     for word in ("/models/", "/model/", "/tunedModels/", "/deployments/"):
         if word in url:
             return re.split(r"/|:(?:generate|stream|rawPredict)", unquote(url).split(word)[1])[0]
@@ -433,8 +432,8 @@ def url_model(url: str) -> str:
 
 
 def _provider(host: str, path: str, body: JsonObject) -> str:
-    """Who was asked: by the host, else by the path, else by what the body itself holds."""
-    if "anthropic_version" in body:  # so Claude is asked in other clouds
+    """The provider of a request: by the host, else by the path, else by the body."""
+    if "anthropic_version" in body:  # Claude in other clouds
         return "anthropic"
     if host in _hosts():
         return _hosts()[host]
@@ -452,11 +451,11 @@ def is_body(value: Json) -> bool:
 
 
 def _reported_usage(provider: str, model: str, raw: Json) -> Usage | None:
-    """What was used: as Quire writes it down, as the provider does, or as the events of a stream tell."""
+    """The usage in Quire's form, in the provider's form, or in the events of a stream."""
     used = Usage()
     if isinstance(raw, str | list):
         with contextlib.suppress(QuireError, ValueError):
-            used = streamed_reply(f"{provider}:{model}", raw).usage  # of one that broke off, what went in
+            used = streamed_reply(f"{provider}:{model}", raw).usage  # of an interrupted stream: its input tokens
     elif isinstance(raw, dict):
         counts = {name: raw[name] for name in COUNTS if isinstance(raw.get(name), int)}
         used = Usage(**counts) if "input_total" in counts else usage(provider, raw)
@@ -464,7 +463,7 @@ def _reported_usage(provider: str, model: str, raw: Json) -> Usage | None:
 
 
 def streamed_reply(target: str, stream: str | list[Json]) -> Partial:
-    """What the events of server-sent text, or those that are listed, come to, as far as they go."""
+    """The reply of a stream, also an interrupted one, from its text of server-sent events or a list of them."""
     reader = providers.stream(target)
     if isinstance(stream, str):
         lines = [line.removeprefix("data:").strip() for line in stream.split("\n") if line.startswith("data:")]
@@ -478,7 +477,7 @@ SESSION_FIELDS = ("session_id", "session", "conversation_id", "thread_id", "reco
 
 
 def _session(about: JsonObject, body: JsonObject) -> str:
-    """What names the conversation: a header, a field beside the body, the body's cache key or user id."""
+    """The name of the conversation: from a field beside the body, a header, or the body's cache key or user id."""
     headers = {str(key).lower(): value for key, value in (about.get("headers") or {}).items()}
     names = [about.get(field) for field in SESSION_FIELDS]
     names += [headers.get(name) for name in ("session_id", "x-session-id", "x-claude-code-session-id")]
@@ -488,22 +487,22 @@ def _session(about: JsonObject, body: JsonObject) -> str:
 
 
 def known_provider(name: str) -> str:
-    """A provider by the client's own name for it; one that nobody knows speaks Chat."""
+    """Quire's name of a provider that a client names; an unknown one is taken for a server that speaks OpenAI Chat."""
     name = {"google": "gemini", "google-gla": "gemini", "google-vertex": "gemini"}.get(name, name)
     try:
         resolve(name.split("/")[0])
-    except CallError:  # a name of somebody's own
+    except CallError:
         return "openai-chat"
     return name
 
 
-# Conversations as stores of other programs keep them, and what a store is: how it is recognised and read.
+# Conversations from stores of other programs, and the stores themselves.
 
 
 class ClientSummary(msgspec.Struct, frozen=True):
-    """A client summed its history up behind so many messages: of these its model saw no more than those `kept`.
+    """Here a client replaced its first `behind` messages by a summary, except those `kept`.
 
-    `summary` stood in front of them, where it is no message of its own.
+    `summary` is its text, where that is not one of the messages.
     """
 
     behind: int
@@ -512,32 +511,32 @@ class ClientSummary(msgspec.Struct, frozen=True):
 
 
 class StoredConversation(msgspec.Struct, frozen=True):
-    """Messages in a wire format, or a request that holds them; what its store left out of them, and when they came."""
+    """A conversation: messages in a wire format, or a request with them, and what else its store recorded."""
 
     name: str
     format: str
     value: Json
     model: str = ""
     lacks: tuple[str, ...] = ()
-    # Unix milliseconds of each message, None where that is not known.
+    # Unix milliseconds of each message, or None.
     times: tuple[int | None, ...] = ()
-    # What came behind the messages: the reply to the last request of a log.
+    # The reply to the last request, in a log of requests.
     reply: tuple[Entry, ...] = ()
-    # The requests that it was made of, with what each used, where the store tells.
+    # The requests with their usage, where the store has them.
     calls: tuple[SentCall, ...] = ()
-    # What the store holds and no entry could take, by kind.
+    # Kinds of content that could not be converted to entries.
     left_out: tuple[str, ...] = ()
     # In their order.
     compactions: tuple[ClientSummary, ...] = ()
 
     def entries(self) -> list[Entry]:
-        """The conversation as the log takes it: where the client summed up stands a rebase."""
+        """The conversation as log entries, with a rebase where the client summed up."""
         entries = providers.import_(self.format, self.value, self.model)
         return [check(entry.body) for entry in [*_with_times(entries, self), *self.reply]]
 
 
 def _with_times(entries: list[Entry], of: StoredConversation) -> Iterator[Entry]:
-    """Entries with the time of their message; each item of the Responses API is one of its own."""
+    """Entries with the times of their messages, and with rebases; in the Responses API each item is a message."""
     items = of.format in ("openai-responses", "openai-agents")
     place, waiting, standing = -1, list(of.compactions), dict[int, int]()
     for seq, entry in enumerate(entries, 1):
@@ -553,7 +552,7 @@ def _with_times(entries: list[Entry], of: StoredConversation) -> Iterator[Entry]
 
 
 def _rebase(compaction: ClientSummary, standing: dict[int, int]) -> Entry:
-    """A compaction as a thread has it; `standing` are the messages that the model saw so far, by entry."""
+    """A compaction as a rebase; `standing` maps the entries that the model still saw to their messages."""
     dropped = [seq for seq, place in standing.items() if place not in compaction.kept]
     for seq in dropped:
         del standing[seq]
@@ -563,7 +562,7 @@ def _rebase(compaction: ClientSummary, standing: dict[int, int]) -> Entry:
 
 
 class LoggedExchange(msgspec.Struct, frozen=True):
-    """A request and what came back: a reply, its stream as text, or nothing; `about` is what stands beside them."""
+    """A request and its reply (an object, or the text of its stream); `about` has the other fields of the log."""
 
     body: JsonObject
     reply: Json = None
@@ -576,16 +575,16 @@ class LoggedExchange(msgspec.Struct, frozen=True):
         return str(self.about.get("session") or "")
 
     def call(self) -> SentCall | None:
-        """As it was sent; None where the provider refused it."""
+        """The exchange as a call; None where the provider refused it."""
         if self.about.get("status") not in (None, 200):
             return None
         return call_of(self.place, {"model": self.model, **self.about}, self.body, self.reply)
 
 
 class SessionStore(msgspec.Struct, frozen=True):
-    """A program's store: how it is recognised, how it is read, what it leaves out besides a system prompt and tools.
+    """How a program's files are recognised and read; `lacks` names what they never hold.
 
-    A log of requests has `exchanges`: each of its lines stands for itself.
+    A log of requests also has `exchanges`, which reads its lines independently.
     """
 
     name: str
@@ -596,12 +595,12 @@ class SessionStore(msgspec.Struct, frozen=True):
 
 
 def holding(test: Callable[[JsonObject], bool]) -> Callable[[SourceFile], bool]:
-    """Whether one of the first lines, or of the elements of a list, is of a shape."""
+    """A test whether one of a file's first objects passes `test`."""
     return lambda file: any(test(row) for row in file.first_objects())
 
 
 def misfit(file: SourceFile, number: int, value: Json, expected: str) -> FormatError:
-    """A line, or an element of the one list, that is not what its store writes."""
+    """The error for a line, or an element of the list, that its store would not write."""
     is_listed = isinstance(file.value, list)
     place = {} if is_listed else {"line": number, "column": 1}
     problem = f"{describe_value(value)}{f' as number {number}' * is_listed}, which is not {expected}"
@@ -609,5 +608,5 @@ def misfit(file: SourceFile, number: int, value: Json, expected: str) -> FormatE
 
 
 def describe_value(value: Json) -> str:
-    """What a value is, for an error: its fields, or itself."""
+    """A value for an error message: the names of its fields, or a short form of it."""
     return f"the fields {', '.join(list(value)[:6])}" if value and isinstance(value, dict) else short(value)

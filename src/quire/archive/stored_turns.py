@@ -1,6 +1,6 @@
-"""Sessions as they are walked, with what each request used; turns in blocks of a store's own as a wire format's messages.
+"""Tools for readers of sessions: what a reader collects, and turns in a store's own blocks as messages of a wire format.
 
-opencode keeps such, and is read here: a database of either form, before that a file for each part, and what it exports.
+Also the reader of opencode: both forms of its database, its older folder of files, and its exports.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from quire.values import Image, Json, JsonObject, Usage, as_object, as_objects, 
 
 @cache
 def clients() -> dict[str, JsonObject]:
-    """What is known of each client: the table explains its fields."""
+    """Facts about each client's files; the data file explains its fields."""
     table: JsonObject = msgspec.json.decode((Path(__file__).parent / "data" / "clients.json").read_bytes())
     return as_object(table["clients"])
 
 
 class SessionWalk:
-    """What is found along a session: what was said, what was sent for it, where it was summed up, what is left out."""
+    """What a reader collects along a session: messages, requests, compactions, and what is left out."""
 
     def __init__(self, file: SourceFile, name: str = "") -> None:
         self.file, self.name, self.model = file, name or file.name, ""
-        # Lines, items, contents or turns, as the client has them.
+        # The messages: lines, items, contents or turns, depending on the client.
         self.said: list[Any] = []
         self.times: list[int | None] = []
         self.calls: dict[str, SentCall] = {}
@@ -56,20 +56,20 @@ class SessionWalk:
         self.left_out: list[str] = []
         # Whether the history was summed up since the last request.
         self.compacted = False
-        # Where the words of a line, or of a message, begin.
+        # By the id of a line or message: its index in `said`.
         self.starts: dict[Json, int] = {}
 
     def lines(self, expected: str) -> Iterator[tuple[int, JsonObject]]:
-        """The lines of the file, each an object of some type."""
+        """The lines of the file; each must be an object with a `type`."""
         for number, line in self.file.numbered_lines():
             if not isinstance(line, dict) or not isinstance(line.get("type"), str):
                 raise misfit(self.file, number, line, expected)
             yield number, line
 
     def add_request(self, place: object, provider: str, used: Usage, at: Json, id: Json, **more: str) -> None:
-        """A request by its reply; one that stands in several lines has all that it used in the last of them.
+        """Add a request by its reply; where a reply is in several lines, the usage in the last of them counts.
 
-        Files of equal names in two folders are two sessions; a reply without an id is known again by its time.
+        A reply without an id is identified by its time, else by its place in the file.
         """
         source, at_ms = f"{self.file.path}:{place}", milliseconds(at)
         about = {"session": self.name, "model": self.model, "id": str(id or (f"{at_ms} {place}" if at_ms else source))}
@@ -78,19 +78,19 @@ class SessionWalk:
         self.compacted = False
 
     def summary_from(self, first: Json, summary: str = "") -> ClientSummary:
-        """Here all was summed up but what stands from the line `first` on; nothing is kept where that is not known."""
+        """A compaction at this point that kept the messages from the line `first` on; none where that is unknown."""
         count = len(self.said)
         return ClientSummary(count, frozenset(range(self.starts.get(first, count), count)), summary)
 
     def complete(self, conversation: StoredConversation) -> StoredConversation:
-        """A conversation with what was found besides its messages."""
+        """The conversation with everything that was collected besides its messages."""
         lost, summed = (*conversation.left_out, *self.left_out), conversation.compactions or tuple(self.compactions)
         times, calls = conversation.times or tuple(self.times), tuple(self.calls.values())
         return msgspec.structs.replace(conversation, times=times, calls=calls, left_out=lost, compactions=summed)
 
 
 class StoredBlock(msgspec.Struct, frozen=True):
-    """A block: text, thinking, a call, a result or an image, as its fields tell."""
+    """A block of text, thinking, a call, a result or images; its fields tell which."""
 
     text: str = ""
     thinking: bool = False
@@ -99,14 +99,14 @@ class StoredBlock(msgspec.Struct, frozen=True):
     args: Json = None
     is_result: bool = False
     error: bool = False
-    # What the provider signed thinking or a call with; a Responses item has its id too.
+    # The provider's signature of thinking or a call; the id of a Responses item.
     signature: str = ""
     id: str = ""
-    # Thinking that the provider hides: its signature is all there is.
+    # Thinking that the provider hides: only its signature is known.
     redacted: bool = False
-    # One image, of which the block is made; or those that a result holds.
+    # The image that the block is, or the images of a result.
     images: tuple[Image, ...] = ()
-    # What the block is, where nothing of it can be taken along.
+    # The kind of a block that cannot be converted.
     left_out: str = ""
 
     @property
@@ -116,14 +116,14 @@ class StoredBlock(msgspec.Struct, frozen=True):
 
 
 def media_block(media_type: str, data: str) -> StoredBlock:
-    """A block of base64, or of an address that tells its media type: an image, or what is left out."""
+    """A block from base64 data or a URL: an image, or a left-out block for any other media type."""
     if not media_type.startswith("image/") or not data:
         return StoredBlock(left_out=f"{media_type or 'media'}")
     return StoredBlock(images=(Image(url=data) if is_web(data) else Image(media_type, data),))
 
 
 def with_media(block: StoredBlock, media: Sequence[StoredBlock]) -> list[StoredBlock]:
-    """A block and what was attached to it: the images of a result are part of it."""
+    """A block with its attachments; a result's images become part of its block."""
     if not block.is_result:
         return [block, *media]
     images = tuple(image for medium in media for image in medium.images)
@@ -131,7 +131,7 @@ def with_media(block: StoredBlock, media: Sequence[StoredBlock]) -> list[StoredB
 
 
 class StoredTurn(msgspec.Struct, frozen=True):
-    """Who said what, and when; of an answer, who was asked for it, where another may have been asked before."""
+    """One turn; `provider` is the one that answered, where a session may have asked several."""
 
     role: str
     blocks: tuple[StoredBlock, ...]
@@ -147,16 +147,15 @@ def turns_in_format(
     head: JsonObject | None = None,
     compactions: Sequence[ClientSummary] = (),
 ) -> StoredConversation:
-    """Turns in the format of the provider that answered them; with a system prompt where there is one.
+    """Turns in the wire format of their provider; `head` may have a system prompt and tools.
 
-    `compactions` count turns.
+    `compactions` count turns, not messages.
     """
     format = _speaks(provider)
     if format == "openai-responses" and not any(block.signature for turn in turns for block in turn.blocks):
         format = "openai-chat"
     turns = [msgspec.structs.replace(turn, blocks=tuple(_own_blocks(turn, format))) for turn in turns]
     write, field = _WRITERS[format], wire_of(format).layout.field
-    # A system prompt and tools ({name, description, parameters}), as far as a store has them.
     fields = head or {}
     entries = [make(fields[name]) for name, make in (("system", system), ("tools", tools)) if fields.get(name)]
     request = providers.export(format, entries)
@@ -181,7 +180,7 @@ def _speaks(provider: str) -> str:
 
 
 def _own_blocks(turn: StoredTurn, format: str) -> Iterator[StoredBlock]:
-    """The blocks as a format takes them: without the signatures of others, the thoughts of one item in one block."""
+    """The blocks for a format: without other providers' signatures, and with the thoughts of one item joined."""
     is_own = not turn.provider or _speaks(turn.provider) in (format, "openai-chat")
     before: StoredBlock | None = None
     for block in (*turn.blocks, None):
@@ -302,7 +301,7 @@ def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
 _WRITERS = {"anthropic": _anthropic, "gemini": _gemini, "openai-responses": _responses, "openai-chat": _chat}
 
 
-# opencode: messages and parts, in SQLite, and before that a file each; a tool part holds its call and its result.
+# opencode: messages and parts in SQLite, in older versions one file for each; a tool part has both call and result.
 
 # A message and its parts, each with its id.
 OpencodeMessage = tuple[JsonObject, list[JsonObject]]
@@ -327,10 +326,10 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
                 if part.get("type") == "compaction":
                     summed[message] = walk.summary_from(str(part.get("tail_start_id")))
             if stored.get("summary") is True and not stored.get("error"):
-                # Before there was a question in front of it, the summary itself was the first message.
+                # In older versions no question precedes the summary, which is then itself the first message.
                 walk.compactions.append(summed.get(str(stored.get("parentID"))) or ClientSummary(len(walk.said)))
             if stored["role"] == "assistant":
-                # A gateway has a name of its own: what it ever signed with tells whose format its model speaks.
+                # A gateway has a name of its own; the provider behind it is known from the signatures.
                 signers = signers_of.setdefault((provider, walk.model), {})
                 signers |= dict.fromkeys(name for part in parts for name in _opencode_signers(part))
                 speaker = " ".join((provider, *signers))
@@ -351,7 +350,7 @@ def _opencode(file: SourceFile) -> Iterator[StoredConversation]:
 
 
 def _opencode_sessions(file: SourceFile) -> Iterator[tuple[str, Json, list[OpencodeMessage]]]:
-    """Every session, with what says where it was rewound to: of a folder, of an export, of a database."""
+    """(id, rewind, messages) of each session in a folder, an export or a database."""
     if file.path.is_dir():
         yield from _opencode_files(file.path)
     elif not file.tables:
@@ -364,7 +363,7 @@ def _opencode_sessions(file: SourceFile) -> Iterator[tuple[str, Json, list[Openc
         query = f"SELECT id, {'revert' if reverts else 'NULL'} FROM {table} ORDER BY time_created, id"
         for session, revert in file.rows(query):
             messages = _opencode_rows(file, session) if {"message", "part"} <= file.tables else []
-            # In its second form each message is one row.
+            # In the second form of the database, each message is one row.
             whole = "SELECT id, type, data FROM session_message WHERE session_id = ? ORDER BY seq, id"
             stored = file.rows(whole, session) if not messages and "session_message" in file.tables else []
             messages += [_opencode_whole(id, kind, decode_json(data, file.path)) for id, kind, data in stored]
@@ -382,7 +381,7 @@ def _opencode_rows(file: SourceFile, session: str) -> list[OpencodeMessage]:
 
 
 def _opencode_whole(id: str, kind: str, data: JsonObject) -> OpencodeMessage:
-    """A message of the second form as one of the first: with a role, and in parts."""
+    """A message of the database's second form in the first form: with a role, and in parts."""
     about, model, text = {**data, "id": id, "type": kind}, as_object(data.get("model")), data.get("text")
     match kind:
         case "assistant":
@@ -401,7 +400,7 @@ def _opencode_whole(id: str, kind: str, data: JsonObject) -> OpencodeMessage:
 
 
 def _is_opencode(file: SourceFile) -> bool:
-    """A database of either form, the folder it was before, or what it exports: a session, or its messages alone."""
+    """Whether a file is a database of either form, the older folder, an exported session, or its messages alone."""
     exported = file.value if isinstance(file.value, list) else as_objects(value_at(file.value, "messages"))
     is_message = any("parts" in as_object(row) and value_at(row, "info", "role") for row in exported[:1])
     is_database = {"session", "message", "part"} <= file.tables or "session_message" in file.tables
@@ -409,12 +408,12 @@ def _is_opencode(file: SourceFile) -> bool:
 
 
 def is_opencode_storage(path: Path) -> bool:
-    """Whether a folder is where opencode kept sessions, messages and parts before it had a database."""
+    """Whether a folder is the one of older versions, with a file for each session, message and part."""
     return (path / "session").is_dir() and any((path / name).is_dir() for name in ("message", "session/message"))
 
 
 def _opencode_files(storage: Path) -> Iterator[tuple[str, Json, list[OpencodeMessage]]]:
-    """The same of the folder; in its first form messages and parts stood under `session`, parts by their session too."""
+    """`_opencode_sessions` of a folder; the oldest versions kept messages and parts below `session`."""
     inner = storage / "session" if (storage / "session" / "message").is_dir() else storage
     sessions = _opencode_values(storage, "session/*/*.json")
     named = {str(session["id"]) for session in sessions}
@@ -427,7 +426,7 @@ def _opencode_files(storage: Path) -> Iterator[tuple[str, Json, list[OpencodeMes
 
 
 def _opencode_values(folder: Path, pattern: str) -> list[JsonObject]:
-    """What files hold, each with its id, in their order; one that cannot be read is of a type that says so."""
+    """The objects in files, each with its id, in order of time; an unreadable one has a `type` that says so."""
     values: list[JsonObject] = []
     for path in folder.glob(pattern):
         try:
@@ -439,7 +438,7 @@ def _opencode_values(folder: Path, pattern: str) -> list[JsonObject]:
 
 
 def _opencode_reverted(messages: list[OpencodeMessage], revert: JsonObject) -> tuple[list[OpencodeMessage], list[str]]:
-    """The messages in front of where a session was rewound to, and what lies behind; within a message too."""
+    """The messages before the place (a message or part) that a session was rewound to, and a note for each other."""
     to, part_id = revert.get("messageID"), revert.get("partID")
     place = next((n for n, (stored, _) in enumerate(messages) if stored["id"] == to), len(messages))
     out = messages[:place]
@@ -448,12 +447,12 @@ def _opencode_reverted(messages: list[OpencodeMessage], revert: JsonObject) -> t
     return out, ["rewound message"] * (len(messages) - len(out))
 
 
-# Of files that are text, the words stand in a part of their own.
+# Files of these types are left out, because their text has a part of its own.
 _OPENCODE_TEXT = ("text/plain", "application/x-directory")
 
 
 def _opencode_steps(parts: list[JsonObject]) -> list[list[JsonObject]]:
-    """The parts of a message by its steps: each is an answer, and what its tools gave stands behind it."""
+    """The parts of a message by steps; each step is an answer, followed by its tool results."""
     steps: list[list[JsonObject]] = [[]]
     for part in parts:
         if part.get("type") == "step-start" and steps[-1]:
@@ -462,7 +461,7 @@ def _opencode_steps(parts: list[JsonObject]) -> list[list[JsonObject]]:
     return steps
 
 
-# What providers sign with, by the names that the AI SDK has for it.
+# The AI SDK's names for providers' signatures.
 _SIGNATURES = ("signature", "redactedData", "reasoningEncryptedContent", "thoughtSignature")
 
 
@@ -488,7 +487,7 @@ def _opencode_part(part: JsonObject) -> Iterator[StoredBlock]:
 
 
 def _opencode_signers(part: JsonObject) -> JsonObject:
-    """What providers wrote beside a part, by their names."""
+    """The metadata of a part by provider."""
     return as_object(part.get("metadata") or part.get("providerMetadata") or value_at(part, "provider", "metadata"))
 
 
@@ -505,7 +504,7 @@ def _opencode_file(part: JsonObject) -> Iterator[StoredBlock]:
 
 
 def _opencode_result(part: JsonObject) -> Iterator[StoredBlock]:
-    """What a tool gave, unless it was still at work."""
+    """The result in a tool part, unless the tool was still running."""
     state = part["state"]
     if state.get("status") in ("pending", "running"):
         return

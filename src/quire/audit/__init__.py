@@ -1,4 +1,4 @@
-"""What recorded requests lost of the provider's cache, and why: read them, put them into conversations, explain each loss."""
+"""Audit recorded requests: group them into conversations, and explain each loss of the provider's cache."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# Of a conversation only the newest request is kept: logs may be larger than memory.
+# Of each conversation only the first and the newest request stay in memory: logs may be larger than that.
 
 ConversationKind = Literal["main", "side", "agent"]
 
@@ -46,15 +46,15 @@ class AuditTotals(msgspec.Struct):
     lost: int = 0
     usd: float = 0.0
     lost_usd: float = 0.0
-    # Requests whose usage, or whose price, is not known: they are in no other figure.
+    # Requests without usage, which count in no other figure, and requests without a known price.
     untold: int = 0
     unpriced: int = 0
-    # Replies that a store holds once more, as a copy of its session: they are counted once.
+    # Replies that a store holds again in a copy of their session; only the first counts.
     copies: int = 0
 
     @property
     def reuse(self) -> float:
-        """The share of what could have been read that was; 1 where there was nothing to read."""
+        """Tokens read from the cache, as a share of those that could have been read; 1 where there were none."""
         return self.read / (self.read + self.lost) if self.read + self.lost else 1.0
 
     def __iadd__(self, other: AuditTotals) -> AuditTotals:
@@ -67,26 +67,26 @@ class AuditTotals(msgspec.Struct):
 
 
 class WatchedConversation:
-    """Requests of one conversation in the order they were sent: what they used, and what they lost."""
+    """One conversation's requests in the order they were sent, with their totals and losses."""
 
     def __init__(self, name: str, session: str, kind: ConversationKind = "main") -> None:
         self.name, self.session, self.kind = name, session, kind
         self.spent = AuditTotals()
         self.verdicts: list[Verdict] = []
-        # Whether the requests themselves were kept, or their usage alone.
+        # Whether the log holds bodies of requests, or only their usage.
         self.bodies = False
-        # What its requests said, by hash.
+        # The hashes of its messages.
         self.messages: set[str] = set()
         self.has_tools = False
-        # The first request: conversations of parts that are read separately are joined by it.
+        # The first request, by which this joins the conversation of an earlier part of the log.
         self.first: SentCall | None = None
-        # The first request whose usage is known: joining judges it against the request before it.
+        # The first request with usage: `join` compares it with the last request of the earlier part.
         self.first_counted: SentCall | None = None
         self._before: tuple[SentCall, tuple[Unit, ...]] | None = None
         self._sizes: dict[str, int] = {}
 
     def add(self, call: SentCall, units: tuple[Unit, ...]) -> Verdict | None:
-        """One more request; what it lost against the one before it, if anything."""
+        """Add the next request; return its loss against the one before it, if there is one."""
         self.first = self.first or call
         self.first_counted = self.first_counted or (call if call.usage is not None else None)
         self.spent += _totals(call)
@@ -109,7 +109,7 @@ class WatchedConversation:
         return loss
 
     def join(self, later: WatchedConversation) -> None:
-        """Append a conversation that was read separately, as if its requests had come one by one."""
+        """Append the continuation from a part that was read separately, as if its requests had been added here."""
         first_counted = later.first_counted
         if first_counted is not None:
             self._judge(first_counted, units_of(first_counted))
@@ -121,7 +121,7 @@ class WatchedConversation:
         self.first_counted = self.first_counted or first_counted
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent to another process: what can be computed again is left out."""
+        """The state for another process, without what it can compute again."""
         before = self._before and self._before[0]
         return {**self.__dict__, "_before": before, "_sizes": {}}
 
@@ -130,18 +130,18 @@ class WatchedConversation:
         self.__dict__.update(state, _before=before and (before, units_of(before)))
 
     def goes_on(self, units: tuple[Unit, ...]) -> bool:
-        """Whether a request goes on with the newest one here, wherever its bytes moved."""
+        """Whether a request continues the newest one here, even where some of its bytes changed."""
         if self._before is None:
             return True
         old, new = ([block for unit in row for block in blocks_of(unit)] for row in (self._before[1], units))
         return continues(old, new)
 
     def summed_up_by(self, units: tuple[Unit, ...]) -> bool:
-        """Whether a request puts a summary in place of what the newest one here said."""
+        """Whether a request replaces the messages of the newest one here by a summary."""
         return self._before is not None and summed_up(self._before[1], units)
 
     def _size(self, unit: Unit) -> int:
-        """About how many tokens a unit has; each is counted once."""
+        """About how many tokens a unit has; equal units are counted once."""
         key = "".join(unit.hashes)
         if key not in self._sizes:
             self._sizes[key] = counter().count(b"".join(unit.lines).decode())
@@ -149,23 +149,24 @@ class WatchedConversation:
 
 
 def _messages(call: SentCall, units: Iterable[Unit]) -> list[str]:
-    """What a call says, by hash; one that was changed on the way is known by what the application sent."""
+    """The hashes of a call's messages; of a call that the proxy changed, as the application sent them."""
     as_given = units_of(call, call.given) if call.given else units
     return [hash for unit in as_given if unit.section == "messages" for hash in unit.hashes]
 
 
 class Grouping:
-    """Puts calls into conversations as they come; what is asked beside one (a title, a summary) stands apart."""
+    """Groups calls into conversations; side requests (for a title, for a summary) are conversations of their own."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, WatchedConversation] = {}
-        # How many there were, and what those came to that were forgotten.
+        # How many conversations there were, and the totals of the forgotten ones.
         self.count, self.forgotten = 0, AuditTotals()
-        # Which conversations hold a message, and which one a session's usage belongs to.
+        # Numbers of conversations: those that hold a message (by hash), the one to which calls without a body belong
+        # (by session and agent), and all of a session.
         self._holders: dict[str, list[int]] = {}
         self._by_session: dict[tuple[str, str], int] = {}
         self._of_session: dict[str, list[int]] = {}
-        # Replies that were counted: stores copy sessions when they are resumed, forked or archived.
+        # Counted replies, each with its conversation: stores copy sessions when they are resumed, forked or archived.
         self._replies: dict[tuple[str, int], int] = {}
 
     @property
@@ -180,7 +181,7 @@ class Grouping:
         return total
 
     def forget(self, conversation: WatchedConversation) -> None:
-        """Forget a conversation that seems to be over; if it continues after all, that counts as a new one."""
+        """Forget a conversation that seems to be over; should it continue, that counts as a new one."""
         at = next(at for at, other in self._by_number.items() if other is conversation)
         del self._by_number[at]
         self.forgotten += conversation.spent
@@ -194,7 +195,7 @@ class Grouping:
                 del self._holders[hash]
 
     def add(self, call: SentCall) -> tuple[WatchedConversation, Verdict | None]:
-        """The conversation that a call goes on with, or begins, and what it lost."""
+        """Add a call to its conversation, or begin one; return the conversation and the call's loss."""
         reply = call.id, call.usage.input_total if call.usage else 0
         if call.id and not call.body and reply in self._replies:
             counted_in = self._by_number[self._replies[reply]]
@@ -213,7 +214,7 @@ class Grouping:
         return self._by_number[at], self._by_number[at].add(call, units)
 
     def join(self, part: Grouping, calls: Iterable[SentCall] = ()) -> None:
-        """Add the conversations of a part that was read separately, and calls of which only usage is known."""
+        """Add the conversations of a part that was read separately, and its calls without bodies."""
         for later in part.conversations:
             first = later.first
             assert first is not None
@@ -244,12 +245,12 @@ class Grouping:
         hashes.update(messages)
 
     def _place(self, call: SentCall, messages: list[str], units: tuple[Unit, ...]) -> int | None:
-        """The conversation that shares most of a call's messages, of those that share enough."""
+        """The number of the conversation that shares most messages with a call, among those that share enough."""
         if not call.body:
             return self._by_session.get((call.session, call.agent))
         votes = Counter(at for hash in dict.fromkeys(messages) for at in self._holders.get(hash, ())[-8:])
         same = {at: count for at, count in votes.items() if self._by_number[at].session == call.session}
-        # A question for a title repeats the user's first message under instructions of its own.
+        # A request for a title also repeats the user's first message, so one shared message needs a closer look.
         several = [at for at in same if same[at] > 1]
         going_on = several or [at for at in same if self._by_number[at].goes_on(units)]
         found = max(
@@ -260,7 +261,7 @@ class Grouping:
         return self._summed_up(call, units) if found is None else found
 
     def _summed_up(self, call: SentCall, units: tuple[Unit, ...]) -> int | None:
-        """The conversation of a named session that a request goes on with by a summary of it alone."""
+        """The conversation of the same named session that a request continues with nothing but a summary of it."""
         if not call.session or call.agent:
             return None
         has_tools = any(unit.section == "tools" for unit in units)
@@ -272,7 +273,7 @@ class Grouping:
         )
 
     def _shares_enough(self, at: int, shared: int, messages: list[str], units: tuple[Unit, ...]) -> bool:
-        """One message in common, of several, is a coincidence ("continue", an equal greeting), unless it says much."""
+        """One shared message among several is a coincidence ("continue", a greeting), unless it is long."""
         candidate = self._by_number[at]
         if shared >= min(2, len(set(messages))) or len(candidate.messages) <= 2:
             return True
@@ -282,7 +283,7 @@ class Grouping:
         return any(unit.size > 100 for unit in in_both) and candidate.goes_on(units)
 
     def _kind(self, call: SentCall, units: tuple[Unit, ...]) -> ConversationKind:
-        """Whether something new in a session is asked beside it, or is another agent's work."""
+        """What a new conversation is in its session: the main one, a side request, or another agent's work."""
         if call.agent:
             return "agent"
         others = [self._by_number[at] for at in self._of_session.get(call.session, ())] if call.session else []
@@ -308,7 +309,7 @@ def _totals(call: SentCall) -> AuditTotals:
     return spent
 
 
-# What all of it comes to: by conversation, by cause, in tokens and in money; read by as many cores as there are.
+# The report: totals by conversation and by cause, in tokens and in money.
 
 Argument = TypeVar("Argument")
 Output = TypeVar("Output")
@@ -321,20 +322,20 @@ def file_parts(path: str | Path) -> Iterator[FilePart]:
 
 
 def read_calls(path: str | Path) -> Iterator[SentCall]:
-    """The requests of a file or of all files in a folder, as they come; a shape that nobody knows is an error."""
+    """The requests of a file, or of all files in a folder, in order; an unknown file format is an error."""
     for part in file_parts(path):
         yield from sent_calls(part.open())
 
 
 class AuditReport(msgspec.Struct, frozen=True):
-    """Everything that was audited; conversations that lost most come first."""
+    """The result of an audit; the conversations that lost most come first."""
 
     total: AuditTotals
     conversations: tuple[WatchedConversation, ...]
 
     @property
     def by_cause(self) -> dict[str, AuditTotals]:
-        """What each cause lost, the dearest first."""
+        """The losses of each cause, the most expensive first."""
         out: dict[str, AuditTotals] = {}
         for audited in self.conversations:
             for loss in audited.verdicts:
@@ -361,7 +362,7 @@ class AuditReport(msgspec.Struct, frozen=True):
 
 
 def audit(calls: Iterable[SentCall]) -> AuditReport:
-    """What recorded calls lost of the provider's cache, and why."""
+    """Report what recorded calls lost of the provider's cache, and why."""
     grouping = Grouping()
     for call in calls:
         grouping.add(call)
@@ -373,12 +374,12 @@ def report_of(grouping: Grouping) -> AuditReport:
     return AuditReport(grouping.total, tuple(worst))
 
 
-# Files, and parts of long ones, are read apart and put together in their order: whoever reads them, the report is
-# the same.
+# Files, and parts of long files, are read independently and joined in order: the report does not depend on how many
+# processes read them.
 
 
 class PartOfAudit(msgspec.Struct, frozen=True):
-    """What one file, or a part of one, tells: conversations, and the calls of which only usage is known."""
+    """The result of one file, or a part of one: its conversations, and its calls without bodies."""
 
     part: FilePart
     grouping: Grouping
@@ -387,9 +388,8 @@ class PartOfAudit(msgspec.Struct, frozen=True):
 
 
 def audit_part(part: FilePart) -> PartOfAudit:
-    """Read one file; pure, and the same wherever it runs."""
-    grouping, usage_only = Grouping(), list[SentCall]()
-    problem = None
+    """Read one file; the result depends on nothing else, so any process can do it."""
+    grouping, usage_only, problem = Grouping(), list[SentCall](), None
     try:
         for call in sent_calls(part.open()):
             grouping.add(call) if call.body else usage_only.append(call)
@@ -403,7 +403,7 @@ def audit_files(
     run: Callable[[Callable[[FilePart], PartOfAudit], Iterable[FilePart]], Iterator[PartOfAudit]] = map,
     on_part: Callable[[PartOfAudit], None] = lambda part: None,
 ) -> AuditReport:
-    """The report over files; `run` is how parts are read (`map`, `on_cores`, `on_ray`), `on_part` gets each of them."""
+    """The report over files; `run` reads the parts (`map`, `on_cores`, `on_ray`), `on_part` is called with each."""
     grouping = Grouping()
     for part in run(audit_part, files):
         on_part(part)
@@ -412,9 +412,9 @@ def audit_files(
 
 
 def on_cores(count: int) -> Callable[[Callable[[Argument], Output], Iterable[Argument]], Iterator[Output]]:
-    """`map` on so many processes, in order; only as much as they are about to need is handed out."""
+    """`map` on `count` processes, in order; arguments are read only a little ahead of the results."""
 
-    # Not a pool of concurrent.futures: where a process is stopped within an answer, its threads wait for the rest.
+    # Not a pool of concurrent.futures: that waits for ever where a process is killed while it sends its result.
     def run(function: Callable[[Argument], Output], arguments: Iterable[Argument]) -> Iterator[Output]:
         from multiprocessing import connection, get_context
 
@@ -437,7 +437,7 @@ def on_cores(count: int) -> Callable[[Callable[[Argument], Output], Iterable[Arg
                 room = 2 * count - len(at_work) - len(done)
                 for pipe, (number, argument) in zip(idle[:room], begun, strict=False):
                     at_work[pipe] = number
-                    with suppress(BrokenPipeError):  # its answer says that it has ended
+                    with suppress(BrokenPipeError):  # the process has ended: `_answer` will say so
                         pipe.send(argument)
                 idle = [pipe for pipe in idle if pipe not in at_work]
                 if not at_work:
@@ -453,7 +453,7 @@ def on_cores(count: int) -> Callable[[Callable[[Argument], Output], Iterable[Arg
 
 
 def _answer(pipe: Any) -> Any:
-    """What a worker made of its piece of work."""
+    """A worker's result; what it raised is raised here."""
     try:
         is_right, value = pipe.recv()
     except (EOFError, OSError) as error:
@@ -466,7 +466,7 @@ def _answer(pipe: Any) -> Any:
 
 
 def _work(pipe: Any, function: Callable[[Any], Any]) -> None:
-    """Answer what comes through a pipe; end with whoever asks, and be silent at Ctrl-C, of which they tell."""
+    """Run the function for each argument from the pipe. Ends with the parent process; leaves Ctrl-C to that one."""
 
     def end_with_parent() -> None:
         parent_process().join()  # type: ignore[union-attr]  # this runs in a child
@@ -476,7 +476,7 @@ def _work(pipe: Any, function: Callable[[Any], Any]) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=end_with_parent, daemon=True).start()
-    with suppress(EOFError, OSError):  # who asks is gone
+    with suppress(EOFError, OSError):  # the parent has closed the pipe
         while True:
             argument = pipe.recv()
             try:
@@ -488,16 +488,16 @@ def _work(pipe: Any, function: Callable[[Any], Any]) -> None:
 
 @contextmanager
 def _defer_ctrl_c() -> Iterator[None]:
-    """Hear of Ctrl-C afterwards: a process that is being started is known then, and is silent while it is loaded."""
+    """Handle Ctrl-C only after the block, so that a process that is starting is never left behind and prints nothing."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
         yield
         return
     from multiprocessing import resource_tracker
 
-    resource_tracker.ensure_running()  # it lets Ctrl-C through when it begins
+    resource_tracker.ensure_running()  # starting it later would unblock Ctrl-C
     pressed: list[int] = []
     usual = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which processes that begin here inherit
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the started process inherits the block
     try:
         yield
     finally:
@@ -508,7 +508,7 @@ def _defer_ctrl_c() -> Iterator[None]:
 
 
 def _in_order(begun: Iterable[Any], most: int, result: Callable[[Any], Any]) -> Iterator[Any]:
-    """The results of work in the order it was begun, with at most so many pieces of it under way."""
+    """The results in the order the work was begun, with at most `most` pieces of work running."""
     ahead: deque[Any] = deque()
     for work in begun:
         ahead.append(work)
@@ -518,7 +518,7 @@ def _in_order(begun: Iterable[Any], most: int, result: Callable[[Any], Any]) -> 
 
 
 def on_ray(address: str) -> Callable[[Callable[[Argument], Output], Iterable[Argument]], Iterator[Output]]:
-    """`map` on a Ray cluster, whose nodes see the same files; in order, a few parts for each core ahead."""
+    """`map` on a Ray cluster whose nodes see the same files; in order, two parts ahead for each core."""
 
     def run(function: Callable[[Argument], Output], arguments: Iterable[Argument]) -> Iterator[Output]:
         with needs_extra("Ray is not installed", "ray"):

@@ -1,6 +1,6 @@
-"""Why a request read less from the cache than the one before it had left there: the first moved byte, or what else.
+"""Why a request read less from the cache than the request before it had left there.
 
-Bytes are compared as they were sent, without cache marks. Where no bodies were kept, times, models and sizes must do.
+The bodies are compared as they were sent, without cache marks. Without bodies, only times, models and sizes tell.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quire.providers.usage import cost
 from quire.values import JsonObject, Usage, value_at
 
 Confidence = Literal["certain", "likely", "unknown"]
-# Whose doing a loss is; a provider's is suspected at most, and what is below a minimum is nobody's.
+# Who caused a loss. A provider's fault is only ever suspected; a prompt below the minimum is nobody's.
 Side = Literal["client", "quire", "ttl", "provider", "unknown", "nobody"]
 _SIDES: dict[str, Side] = {"quire": "quire", "ttl": "ttl", "provider": "provider", "unknown": "unknown"}
 _SIDES |= {"minimum": "nobody", "retry": "nobody", "first": "nobody"}
@@ -62,9 +62,9 @@ CAUSES: dict[str, tuple[str, str]] = {
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a request did not read, and why; `path` and `offset` are where its first byte moved.
+    """What a request did not read from the cache, and why; `path` and `offset` are the first byte that differs.
 
-    `lost` is 0 where it could not have been read: below the smallest prompt that is cached.
+    `lost` is 0 where nothing could be read: below the provider's smallest cached prompt.
     """
 
     cause: str
@@ -75,7 +75,7 @@ class Verdict(msgspec.Struct, frozen=True):
     path: str = ""
     offset: int = 0
     note: str = ""
-    # The store that told of it, by its name: whose settings may help.
+    # The name of the program whose log this is: its settings may help.
     store: str = ""
 
     @property
@@ -88,21 +88,22 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def side(self) -> Side:
-        """Whose doing it is, as far as the requests themselves tell."""
+        """Who caused it, as far as the requests show."""
         return _SIDES.get(self.cause, "client")
 
 
-# Less than this, or than this share of a prompt, is no loss: providers cache in steps.
+# Fewer tokens than this, or than this share of a prompt, are no loss: providers cache in steps.
 _TOKENS, _SHARE = 1024, 0.05
-# The same where a server caches to the token.
+# The smallest loss at a server that caches to the token.
 _FEWEST = 64
-# What the earlier and the later request say; a cause, how sure it is, where the first byte moved, and what is noted of it.
+# The units of the earlier and of the later request.
 Units = tuple[Sequence[Unit], Sequence[Unit]]
+# (cause, confidence, first difference, note)
 Blamed = tuple[str, Confidence, Moved | None, str]
 
 
 class _Successors(msgspec.Struct, frozen=True):
-    """Two requests of a conversation: what each sent, used and said; `size` counts the tokens of a unit."""
+    """Two successive requests of a conversation; `size` counts the tokens of a unit."""
 
     before: SentCall
     now: SentCall
@@ -117,18 +118,18 @@ class _Successors(msgspec.Struct, frozen=True):
         return sum(map(self.size, units))
 
     def was_read(self, tokens: int) -> bool:
-        """Whether about so many tokens were read from the cache; they are counted roughly here."""
+        """Whether about `tokens` were read from the cache; roughly, since units are counted by another vocabulary."""
         return self.usage.cache_read >= 0.6 * tokens - _TOKENS
 
 
 def verdict(before: SentCall, now: SentCall, units: Units, size: Callable[[Unit], int]) -> Verdict | None:
-    """Why `now` read less than `before` had left; None where it read all, or where the provider does not say."""
+    """Why `now` read less than `before` had left; None where it read all, or its provider reports no cache reads."""
     if now.usage is None or before.usage is None or not now.tells_cache:
         return None
     pair = _Successors(before, now, before.usage, now.usage, *units, size, model_info(now.target))
     could = min(pair.usage_before.input_total, pair.usage.input_total)
     lost = could - pair.usage.cache_read
-    # Few tokens are a loss where the server caches to the token, known of it or seen.
+    # Few tokens are a loss at a server that caches to the token: one that is known to, or was seen to do so.
     to_the_token = pair.info.min_cache_tokens < _FEWEST or _caches_less(pair)
     if lost < max(_FEWEST if to_the_token else _TOKENS, _SHARE * could):
         return None
@@ -141,7 +142,7 @@ def verdict(before: SentCall, now: SentCall, units: Units, size: Callable[[Unit]
     ):
         cause, note = "quire", f"{CAUSES[cause][0]}{': ' if note else ''}{note}"
     if cause == "minimum":
-        lost = 0  # there was nothing that could have been read
+        lost = 0  # nothing could be read
     return Verdict(
         cause=cause,
         confidence=confidence,
@@ -156,9 +157,10 @@ def verdict(before: SentCall, now: SentCall, units: Units, size: Callable[[Unit]
 
 
 def _moved_by_quire(before: SentCall, now: SentCall, place: Moved, moved: tuple[str, str]) -> bool:
-    """Whether Quire moved the byte: the application's own requests extend each other, or never held what moved.
+    """Whether Quire's proxy caused the difference, not the application.
 
-    What moved in them for the same reason is the application's doing, in whatever order the rest of it was sent.
+    It did where the application's own requests extend each other, or do not contain what changed. It did not where
+    they differ for the same reason.
     """
     old, new = (units_of(call, call.given or None) for call in (before, now))
     own_place = first_moved(old, new)
@@ -172,12 +174,12 @@ def _moved_by_quire(before: SentCall, now: SentCall, place: Moved, moved: tuple[
 
 
 def _caches_less(pair: _Successors) -> bool:
-    """Whether the earlier request read fewer tokens than what is known of its provider would allow."""
+    """Whether the earlier request read fewer tokens than the known minimum: then the minimum is lower."""
     return 0 < pair.usage_before.cache_read < pair.info.min_cache_tokens
 
 
 def _lost_usd(used: Usage, lost: int, info: ModelInfo, at_ms: int | None) -> float | None:
-    """What the same reply would have cost less, had it read what it could."""
+    """How much less the same reply would have cost with everything read that could be."""
     unwritten = min(lost, used.cache_write_5m)
     better = msgspec.structs.replace(
         used,
@@ -205,14 +207,14 @@ def _cause(pair: _Successors) -> Blamed:
         return _too_small(pair)
     if blamed := _unread_mark(pair):
         return blamed
-    # What stands in front of the moved byte can still be read; if less was read, there is another cause besides.
+    # Everything before the first difference can still be read; where less was read, there is another cause as well.
     explained = pair.was_read(pair.tokens(units_before(pair.old, place)))
     cause, note = moved_cause(pair.old, pair.new, place)
     return cause, "certain" if explained else "likely", place, note
 
 
 def _unread_mark(pair: _Successors) -> Blamed | None:
-    """A move behind a cache mark is not the cause where even the part up to that mark was not read."""
+    """The cause where not even the prefix up to an unchanged cache mark was read: not what changed behind it."""
     rows = list(enumerate(zip(pair.old, pair.new, strict=False)))
     same = next((at for at, (was, now) in rows if bytes_of(was) != bytes_of(now)), 0)
     marked = [at for at, (was, now) in rows[:same] if was.marked and now.marked]
@@ -224,7 +226,7 @@ def _unread_mark(pair: _Successors) -> Blamed | None:
     return "provider", "likely", None, f"the mark at {where(pair.new[marked[-1]])} should have been read"
 
 
-# Where no byte moved.
+# Causes when no byte differs.
 
 _SETTINGS = (
     "thinking", "reasoning", "reasoning_effort", "output_config", "tool_choice", "text", "verbosity", "speed",
@@ -258,14 +260,14 @@ def _same_bytes(pair: _Successors) -> Blamed:
 
 
 def _left_nothing(pair: _Successors) -> bool:
-    """Whether a request left no cache because it has no mark: nothing that comes later can have lost any of it."""
+    """Whether the earlier request wrote no cache because it has no mark: then there was nothing to lose."""
     wrote = pair.usage_before.cache_read + pair.usage_before.cache_write_5m + pair.usage_before.cache_write_1h
     needs_marks = bool(pair.info.max_breakpoints) and pair.info.engine == "anthropic"
     return needs_marks and not wrote and not _marks(pair.before.body)
 
 
 def _below_minimum(pair: _Successors) -> bool:
-    """Whether one of two requests was too small: the earlier to leave anything, or the later to read it."""
+    """Whether one of the two requests was too small to be cached, or to read from the cache."""
     smaller = min(pair.usage_before.input_total, pair.usage.input_total)
     return smaller < pair.info.min_cache_tokens and not _caches_less(pair)
 
@@ -279,7 +281,7 @@ _LOOKBACK = 20
 
 
 def _last_reached(old: Sequence[Unit], new: Sequence[Unit]) -> int:
-    """The last unit that was marked and that a mark of the later request finds again; -1 where none is."""
+    """The index of the last marked unit of `old` that a mark of `new` can find; -1 where there is none."""
     ends = list(accumulate(max(1, len(unit.parts)) for unit in new))
     marks = [at for at, unit in enumerate(new) if unit.marked]
     marked = (at for at, unit in enumerate(old) if unit.marked)
@@ -301,9 +303,10 @@ def _from_usage(pair: _Successors) -> Blamed:
 
 
 def _expiry(pair: _Successors) -> str:
-    """A sentence where a stored prefix had expired, by the life that its reply reports, else by its marks; else ''.
+    """A sentence where the cached prefix had expired, else ''.
 
-    A provider may give less than was asked for: the life that was received counts.
+    The cache life is the one that the reply reports, which may be shorter than what was asked for, else that of the
+    marks.
     """
     lives, then, now = pair.info.ttl_s, pair.before.at_ms, pair.now.at_ms
     if then is None or now is None or not lives:
@@ -324,12 +327,12 @@ def _marks(body: JsonObject) -> int:
     return data.count(b'"cache_control":{') + data.count(b'"cachePoint":{')
 
 
-# What a provider itself says that it could not reuse.
+# Comparing with a provider's own cache diagnostics.
 
-# Anthropic says nothing where nothing differs.
+# Anthropic reports no diagnosis where nothing differs; this stands for that.
 NOTHING_CHANGED: JsonObject = {"type": "nothing_changed"}
 
-# The provider's word for what changed, and what Quire says of the same.
+# For each of the provider's reasons: whether Quire's verdict means the same.
 _SAME_WORDS: dict[str, Callable[[Verdict], bool]] = {
     "model_changed": lambda lost: lost.cause == "model",
     "tools_changed": lambda lost: lost.path.startswith("tools"),
@@ -341,11 +344,11 @@ _SAME_WORDS: dict[str, Callable[[Verdict], bool]] = {
 
 
 def agrees(reason: str, diagnosis: JsonObject, lost: Verdict | None) -> bool:
-    """Whether the provider and the moved byte say the same; where nothing moved, time and luck remain."""
+    """Whether the provider's diagnosis and Quire's verdict agree; where nothing differs, expiry or chance may be left."""
     if reason in ("cache_hit", NOTHING_CHANGED["type"]):
         return lost is None or lost.side in ("ttl", "provider") or lost.cause.startswith("marks")
     if lost is None:
-        # Too little to be called a loss here.
+        # Below what Quire calls a loss.
         missed = diagnosis.get("cache_missed_input_tokens") or diagnosis.get("cache_missed_tokens") or 0
         return isinstance(missed, int) and missed < 1_024
     same = _SAME_WORDS.get(reason)

@@ -1,4 +1,4 @@
-"""Where two requests part, and what that says: the first moved byte, named by where it stands and what it says there."""
+"""The first difference between two requests, and its cause by where it stands and what changed there."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from quire.providers.prefix import Unit, as_block, bare, same_start, write_value
 from quire.providers.wires import Wire, wire_of
 from quire.values import Json, JsonObject, canonical
 
-# (unit before, unit now, characters into its text); what came where nothing of its kind stood is both units.
+# (unit before, unit now, characters into its text); a unit that was added where its section was empty is both units.
 Moved = tuple[Unit, Unit | None, int]
 
 
 def units_of(call: SentCall, body: JsonObject | None = None) -> tuple[Unit, ...]:
-    """The tools, the system prompt and the messages of a call (or of another body of it); none where none was kept."""
+    """The tools, the system prompt and the messages of a call's body (or of `body`); none where there is no body."""
     body = call.body if body is None else body
     if not body:
         return ()
     wire = wire_of(call.provider, body)
     body = _in_blocks(body, wire.layout.field)
     units = list(map(partial(_KNOWN.unit, wire), wire.layout.messages(body), count()))
-    talks = next((at for at, unit in enumerate(units) if unit.section == "messages"), len(units))
+    first = next((at for at, unit in enumerate(units) if unit.section == "messages"), len(units))
     # An instruction behind the first message is part of the conversation, not of the system prompt.
-    return (*wire.layout.head(body), *units[:talks], *(unit.at(unit.path[-1], "messages") for unit in units[talks:]))
+    return (*wire.layout.head(body), *units[:first], *(unit.at(unit.path[-1], "messages") for unit in units[first:]))
 
 
 class KnownUnits:
-    """The units of messages, each with what was made of it: a conversation repeats nearly all it says in each request.
+    """A cache of the units of messages, because each request of a conversation repeats nearly all of the one before.
 
-    The messages of the newest so many bytes are known, and up to as many that were asked for before them.
+    Holds `most_bytes` of the newest messages, and up to as much of those used before them.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -50,7 +50,7 @@ class KnownUnits:
             unit = self._old.get(key) or wire.layout.message(message, place)
             if self._bytes > self._most_bytes:
                 self._new, self._old, self._bytes = {}, self._new, 0
-            self._new[key], self._bytes = unit, self._bytes + len(data) + 2_000  # around a message's own
+            self._new[key], self._bytes = unit, self._bytes + len(data) + 2_000  # a unit's objects beside its data
         return unit.at(place)
 
 
@@ -58,7 +58,7 @@ _KNOWN = KnownUnits(64 * 1024 * 1024)
 
 
 def _in_blocks(body: JsonObject, field: str) -> JsonObject:
-    """A body whose texts all stand in blocks: to a provider a text is the same alone or as the one block of a list."""
+    """A body with every text in a block: providers take a plain text and a list of one text block for the same."""
     rows = body.get(field)
     if isinstance(rows, str):
         rows = [{"role": "user", "content": rows}]
@@ -69,7 +69,7 @@ def _in_blocks(body: JsonObject, field: str) -> JsonObject:
 
 
 def _message_in_blocks(value: Json, field: str) -> Json:
-    message = as_block(value)  # a log may hold as a message what no provider ever took
+    message = as_block(value)  # logs may also hold messages that no provider accepts
     if not isinstance(message.get("content"), str):
         return message
     kind = "output_text" if message.get("role") == "assistant" else "input_text"
@@ -77,7 +77,7 @@ def _message_in_blocks(value: Json, field: str) -> Json:
 
 
 def first_moved(old: Sequence[Unit], new: Sequence[Unit]) -> Moved | None:
-    """The first unit that the later request does not repeat, and how far into it; None where it extends the earlier."""
+    """The first unit that the later request does not repeat, and the place in it; None where it only adds units."""
     for section in ("tools", "system", "messages"):
         was = [unit for unit in old if unit.section == section]
         now = [unit for unit in new if unit.section == section]
@@ -91,7 +91,7 @@ def first_moved(old: Sequence[Unit], new: Sequence[Unit]) -> Moved | None:
 
 
 def units_before(old: Sequence[Unit], place: Moved) -> Iterator[Unit]:
-    """The units in front of what moved: where a first system prompt came, the tools; where first tools came, none."""
+    """The units before the first difference: before an added system prompt the tools, before added tools none."""
     was, now, _ = place
     if was is not now:
         return takewhile(lambda unit: unit is not was, old)
@@ -99,7 +99,7 @@ def units_before(old: Sequence[Unit], place: Moved) -> Iterator[Unit]:
 
 
 def bytes_of(unit: Unit) -> bytes:
-    """A unit as it was sent, without cache marks, its keys in the order they came."""
+    """A unit as it was sent, with its keys in their order but without cache marks."""
     return b"\n".join(map(write_value, unit.compared_lines))
 
 
@@ -118,7 +118,7 @@ def texts_of(value: Json) -> list[str]:
 
 
 def _as_json(value: Json) -> Json:
-    """A value in which JSON that is written as a text (the arguments of a call) is what it says."""
+    """A value in which every text that is JSON (the arguments of a call) is decoded."""
     if isinstance(value, str) and value[:1] in ("{", "["):
         try:
             return _as_json(msgspec.json.decode(value))
@@ -129,10 +129,11 @@ def _as_json(value: Json) -> Json:
     return [_as_json(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-# What moved, by where it stands and what it says there.
+# The cause of a difference.
 
 
 def moved_cause(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
+    """(cause, note) of the first difference."""
     was, now, offset = place
     if was.section == "system" and (now is None or was is now):
         return "system-changed", "it is gone" if now is None else "there was none before"
@@ -166,7 +167,7 @@ def _tools(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str,
 
 
 def _definitions(units: Sequence[Unit]) -> list[Json]:
-    """The tools, one by one: Gemini has all of them in one."""
+    """The definitions of all tools; Gemini wraps them in one object."""
     tools = [tool for unit in units if unit.section == "tools" for tool in unit.compared_lines]
     listed = [tool.get("functionDeclarations") if isinstance(tool, dict) else None for tool in tools]
     return [definition for tool, inner in zip(tools, listed, strict=True) for definition in (inner or [tool])]
@@ -194,7 +195,10 @@ _CAPITAL_WITHIN = re.compile(r"[a-z][A-Z]")
 
 
 def _volatile(old: str, new: str, offset: int) -> str:
-    """Whether a time or an id stands where two texts part, in both of them; of an id, some have no digit."""
+    """ "clock" or "random-id" where both texts have a time or an id at the offset, else "".
+
+    An id without digits is told by a capital letter inside a word, or by the other text's id of the same length.
+    """
     if all(_match_at(TIME, text, offset) for text in (old, new)):
         return "clock"
     was, now = _match_at(ID, old, offset), _match_at(ID, new, offset)
@@ -206,12 +210,12 @@ def _volatile(old: str, new: str, offset: int) -> str:
 
 
 def _match_at(pattern: re.Pattern[str], text: str, offset: int) -> str:
-    """What a pattern finds at a place of a text."""
+    """The pattern's match around an offset, else ""."""
     near = pattern.finditer(text, max(0, offset - 60), offset + 60)
     return next((match[0] for match in near if match.start() <= offset <= match.end()), "")
 
 
-# What is fetched for each question stands under a heading that says so, and is another text each time.
+# Words of headings above retrieved context, which is another text for each question.
 _FETCHED = re.compile(
     r"(?i)\b(retriev|relevant|context|documents?|search results?|snippets?|passages?|knowledge|excerpts?|sources?|memor(y|ies))"
 )
@@ -254,7 +258,7 @@ def _history(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[st
     return "edited", where(was)
 
 
-# How clients say that a summary stands for what was said before.
+# How clients introduce a summary of the earlier conversation.
 _SUMMED_UP = re.compile(
     r"(?i)continued from a previous (conversation|session)|<state_snapshot>|<conversation[-_]summary>"
     r"|I spoke to you previously about|\AWhat did we do so far\?"
@@ -264,7 +268,7 @@ _SUMMED_UP = re.compile(
 
 
 def summed_up(old: Sequence[Unit], new: Sequence[Unit]) -> bool:
-    """Whether far fewer messages than an earlier request had say that a summary stands for what was said."""
+    """Whether the later request has far fewer messages, and a new one that is a summary."""
     before, after = ([unit for unit in row if unit.section == "messages"] for row in (old, new))
     if len(after) >= 0.6 * len(before):
         return False
@@ -273,14 +277,14 @@ def summed_up(old: Sequence[Unit], new: Sequence[Unit]) -> bool:
 
 
 def _is_summary(unit: Unit) -> bool:
-    """Whether a message is a summary by its type, as providers write them, or says so."""
+    """Whether a message is a provider's compaction block, or says that it is a summary."""
     values = [unit.value, *(part.value for part in unit.parts)]
     types = {value.get("type") for value in values if isinstance(value, dict)}
     return not types.isdisjoint(("compaction", "compaction_summary")) or bool(_SUMMED_UP.search(_text(unit), 0, 2_000))
 
 
 def _blocks(units: Sequence[Unit]) -> list[bytes]:
-    """The content block by block: several messages of one role may be sent as one."""
+    """The content as blocks with their roles: clients may merge several messages of one role."""
     parts = ((unit.role, part.value) for unit in units for part in unit.parts if "cachePoint" not in part.value)
     return [canonical([role, bare(block)]) for role, block in parts]
 
@@ -290,7 +294,7 @@ _FEW = 4
 
 
 def _shift_of_messages(before: list[bytes], after: list[bytes]) -> tuple[str, str] | None:
-    """What became of messages whose newest are still sent: dropped, put behind new ones, or summed up by a few blocks."""
+    """The cause where the newest blocks are still sent: older ones were dropped, summed up, or others put before them."""
     same = next((at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), len(after))
     before, after = before[same:], after[same:]
     for dropped in range(len(before)):
@@ -308,21 +312,21 @@ def _shift_of_messages(before: list[bytes], after: list[bytes]) -> tuple[str, st
 
 
 def _is_fetched(was: Unit, now: Unit, offset: int) -> bool:
-    """Whether the user's side of two requests holds another long text in the same place."""
+    """Whether a message of the user holds another long text in the same place (retrieved context)."""
     old, new = _text(was), _text(now)
     other = min(len(old), len(new)) - offset - same_start(old[offset:][::-1], new[offset:][::-1])
     return now.asks and (other > 100 or not was.asks)
 
 
 def _mended_call(old: Sequence[Unit], new: Sequence[Unit], moved: Unit) -> str:
-    """The call at a moved message, or right before it, that nothing answered, and that is open no more."""
+    """The call in or right before the changed message that had no result in `old` and is not open in `new`."""
     at = [unit for unit in old if unit.section == "messages"].index(moved)
     still = {id for row in _open_calls(new) for id in row}
     return next((id for row in _open_calls(old)[max(0, at - 1) : at + 1] for id in row if id not in still), "")
 
 
 def _open_calls(units: Sequence[Unit]) -> list[list[str]]:
-    """Of each message the calls that nothing right behind answers."""
+    """For each message, the ids of its calls that no message right behind it answers."""
     pairs = [list(_call_ids(unit.value)) for unit in units if unit.section == "messages"]
     out = []
     for at, row in enumerate(pairs):
@@ -360,12 +364,12 @@ def where(unit: Unit) -> str:
     return ".".join(map(str, unit.path)) or "system"
 
 
-# What may be a key, by its length alone.
+# Words long enough to be an API key.
 _LONG_WORD = re.compile(r"[\w-]{20,200}")
 
 
 def with_long_words(text: str, start: int, end: int) -> tuple[int, int]:
-    """A part of a text in which no long word is cut, so that a secret is still seen to be one."""
+    """A range widened to the ends of long words, so that a secret in it is whole and can be redacted."""
     for word in _LONG_WORD.finditer(text, max(0, start - 200), end + 200):
         if word.start() < end and word.end() > start:
             start, end = min(start, word.start()), max(end, word.end())
@@ -373,7 +377,7 @@ def with_long_words(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _became(was: Unit, now: Unit, offset: int) -> str:
-    """'what stood there' became 'what stands there now'."""
+    """A note with excerpts of both texts: 'Monday' became 'Tuesday'."""
     excerpts = list[str]()
     for text in (_text(was), _text(now)):
         start, end = with_long_words(text, max(0, offset - 12), offset + 24)

@@ -1,7 +1,7 @@
-"""What the same conversation would have cost, and kept, had it been sent under other policies: simulated, not measured.
+"""What a recorded conversation would have cost and kept under other policies: simulated, not measured.
 
-Each policy is run over the recorded entries, one request wherever the model spoke. Tokens are counted here, reuse is the
-longest common prefix by whole messages while the cache lives, and replies are taken as they were recorded.
+Each policy is run over the recorded entries, with one request for each reply of the model. Tokens are counted locally,
+reuse is the longest common prefix of whole messages while the cache lives, and replies are those that were recorded.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from quire.tokens import message_tokens
 from quire.values import Call, Entry, Image, Message, Result, Text, ToolSet, Usage
 
 change = msgspec.structs.replace
-# Is told of long work: what is done, how much of it, of how much.
+# Reports progress: (name of the work, how much is done, of how much).
 Tell = Callable[[str, int, int], object]
 
 
 def untold(work: str, done: int, of: int) -> None:
-    """Tell nobody."""
+    """Report no progress."""
 
 
 class PolicyOutcome(msgspec.Struct, frozen=True):
@@ -35,16 +35,16 @@ class PolicyOutcome(msgspec.Struct, frozen=True):
     policy: str
     requests: int
     tokens: int
-    # Of these, read from the cache; and what all cost, in plain input tokens and in USD (None: no known price).
+    # The tokens read from the cache; the cost of all tokens, in plain input tokens and in USD (None: price unknown).
     read: int
     cost: float
     usd: float | None
-    # The share of the conversation that a request held, on average.
+    # The average share of the conversation in a request.
     kept: float
-    # Calls whose telling arguments (ids, paths, dates) stood in the history, and those whose request held them all.
+    # Calls with distinctive arguments (ids, paths, dates) from the history, and those whose request held all of these.
     actions: int
     grounded: int
-    # Requests that broke the cached prefix, by number from 0, and those that went beyond the budget.
+    # The numbers (from 0) of requests that broke the cached prefix; how many requests exceeded the budget.
     cuts: tuple[int, ...] = ()
     over: int = 0
 
@@ -54,12 +54,12 @@ class PolicyOutcome(msgspec.Struct, frozen=True):
 
     @property
     def grounding(self) -> float:
-        """The share of actions that a request held everything for; 1 where there was none."""
+        """The share of `actions` that are `grounded`; 1 where there are no actions."""
         return self.grounded / self.actions if self.actions else 1.0
 
 
 def together(outcomes: Iterable[PolicyOutcome]) -> list[PolicyOutcome]:
-    """What policies come to over several conversations; one that not all of them know is left out."""
+    """The outcomes of several conversations, summed by policy; only policies that all of them have."""
     by_policy: dict[str, list[PolicyOutcome]] = {}
     for outcome in outcomes:
         by_policy.setdefault(outcome.policy, []).append(outcome)
@@ -78,14 +78,14 @@ def _sum(name: str, rows: Sequence[PolicyOutcome]) -> PolicyOutcome:
 
 
 class RequestSeries(Sequence[Built]):
-    """Requests of one thread in their order; each is kept as how much of a later one it is."""
+    """The requests of one thread, in order; a request that a later one extends is stored as the beginning of that."""
 
     def __init__(self) -> None:
-        # Each without its messages, how many they are, and in which of the longest requests they stand.
+        # (request without messages, how many it has, index in `_longest` of the request that they begin)
         self._rows: list[tuple[Built, int, int]] = []
         self._longest: list[Built] = []
         self.tokens: list[int] = []
-        # How many messages each has in common with the one before it, where it has all of that one's.
+        # For each request that extends the one before it, how many messages that one had; else 0.
         self.same: list[int] = []
 
     def add(self, built: Built) -> None:
@@ -114,7 +114,7 @@ def _extends(before: Built, now: Built) -> bool:
 
 
 class RecordedThread(msgspec.Struct, frozen=True):
-    """A conversation as it stands: its entries, each request with all of the history, its time and the words it needs."""
+    """A recorded conversation: its entries, and of each request the full history, the time, and the words it needs."""
 
     entries: dict[int, Entry]
     full: RequestSeries
@@ -124,14 +124,14 @@ class RecordedThread(msgspec.Struct, frozen=True):
 
 
 class SimulatedRequest(msgspec.Struct, frozen=True):
-    """A request that a policy makes, or one `aside` for a summary of `output` tokens; None where it can make none."""
+    """A policy's request (None where it cannot make one); with `aside`, one for a summary of `output` tokens."""
 
     built: Built | None
     aside: bool = False
     output: int = 0
 
 
-# What a policy sends of a recorded conversation, in its order.
+# A policy: the requests that it sends for a recorded conversation, in order.
 Sending = Callable[[RecordedThread, Policy], Iterator[SimulatedRequest]]
 
 
@@ -144,8 +144,8 @@ def what_if(
 ) -> list[PolicyOutcome]:
     """What each policy would have sent, read, cost and kept of a conversation; `policy` has budget, model and prices.
 
-    A policy is what it sends and whether it asks for the longer cache life: `POLICIES` are the usual ones, of which
-    those with a longer life count where the model's provider sells one. `tell` is told how many are done.
+    `policies` maps a name to (what it sends, whether it asks for the longer cache life); the default is `POLICIES`.
+    Those with the longer life are left out where the provider has only one. `tell` reports how many are done.
     """
     out, tried = [], policies or POLICIES
     tell("policies", 0, len(tried))
@@ -163,7 +163,7 @@ def what_if(
 
 
 def recorded_thread(entries: Iterable[Entry], policy: Policy) -> RecordedThread:
-    """The conversation with each request that all of its history would make."""
+    """The conversation with its requests as they would be with all of the history."""
     everything = Assembly(change(policy, budget=10**12, reply=0, when="full", shares={}))
     listed = list(number_entries(unsent(entries)))
     full, texts = RequestSeries(), MessageTexts()
@@ -191,7 +191,7 @@ def recorded_thread(entries: Iterable[Entry], policy: Policy) -> RecordedThread:
 
 
 class MessageTexts:
-    """The texts of messages, each read once, and where a word was found before."""
+    """The texts of messages, each read once; remembers where a word was found last."""
 
     def __init__(self) -> None:
         self._cache: dict[int, tuple[Message, str]] = {}
@@ -216,10 +216,9 @@ class MessageTexts:
 
 
 class WordPieces:
-    """Tells of most words that they stand in none of the texts that were read, without looking through all of these.
+    """A Bloom filter over texts: `may_hold` is False only for words that are in none of them.
 
-    A word stands within a run of its signs, and so do its pieces, of eight signs or of four. Two pieces may share a
-    place: a word that may be held is to be looked for.
+    It holds the hashes of all pieces of four and eight characters.
     """
 
     def __init__(self) -> None:
@@ -287,7 +286,7 @@ def _outcome(
 
 
 def _usd(tokens: int, reused: int, output: int, policy: Policy, info: ModelInfo | None, at: int | None) -> float | None:
-    """What one request's input cost, and what was written for a summary."""
+    """The cost of one request's input, and of its summary where it writes one."""
     if info is None:
         return None
     cached = tokens >= info.min_cache_tokens
@@ -298,7 +297,7 @@ def _usd(tokens: int, reused: int, output: int, policy: Policy, info: ModelInfo 
     return cost(used, info, at).amount_usd
 
 
-# What policies send.
+# The policies.
 
 
 def everything(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedRequest]:
@@ -312,15 +311,15 @@ def quire(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedRequest
         yield SimulatedRequest(built if isinstance(built, Built) else None)
 
 
-# Of the tool results so many, the newest, are sent under observation masking.
+# Observation masking sends this many of the newest tool results.
 _UNMASKED = 10
 
 
 def masking(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedRequest]:
-    """Observation masking: of the tool results only the newest are sent, the others as a line that says so."""
+    """Observation masking: only the newest tool results are sent, the others as a line that says so."""
     messages: list[Message] = []
     sizes: list[int] = []
-    # Where results stand that are sent as they are.
+    # The indices of messages with unmasked results.
     results: list[int] = []
     for built, same in zip(recorded.full, recorded.full.same, strict=True):
         if not same:
@@ -345,8 +344,8 @@ def _mask(message: Message) -> Message:
 def summary(trigger: float = 0.9, most: int = 10**12, newest: float = 0.2, size: int = 2_000) -> Sending:
     """When `trigger` of the budget is reached (at most `most` tokens), all but the newest share becomes a summary.
 
-    The request for the summary is counted with the tokens it writes. What a model would write is not known: the text
-    is Quire's extractive one, of `size` tokens at most.
+    The request for the summary is counted with the tokens it writes. A model's summary is not known: Quire's
+    extractive one stands for it, of `size` tokens at most.
     """
 
     def sends(recorded: RecordedThread, policy: Policy) -> Iterator[SimulatedRequest]:
@@ -370,7 +369,7 @@ def summary(trigger: float = 0.9, most: int = 10**12, newest: float = 0.2, size:
 
 
 def _tail(pairs: Sequence[tuple[Message, int]], room: float) -> int:
-    """How many of the newest messages stay: as many as the room holds, at least one, and no result without its call."""
+    """How many of the newest messages stay: those that fit `room`, at least one, and no result without its call."""
     keep, used = 0, 0
     for count, (message, size) in enumerate(reversed(pairs), 1):
         used += size
@@ -392,7 +391,7 @@ def with_messages(built: Built, messages: Iterable[Message], sizes: Iterable[int
     return change(built, prompt=change(built.prompt, messages=tuple(messages)), sizes=tuple(sizes))
 
 
-# name -> what it sends, and whether for the longer life
+# name -> (what it sends, whether it asks for the longer cache life)
 POLICIES: dict[str, tuple[Sending, bool]] = {
     "everything": (everything, False),
     "everything, long life": (everything, True),
@@ -400,6 +399,6 @@ POLICIES: dict[str, tuple[Sending, bool]] = {
     "Quire, long life": (quire, True),
     "observation masking": (masking, False),
     "summary when full": (summary(), False),
-    # As Anthropic's threshold compaction has it: at 150,000 tokens all becomes one block.
+    # Like Anthropic's compaction: at 150,000 tokens everything becomes one block.
     "provider compaction": (summary(most=150_000, newest=0.0), False),
 }

@@ -44,20 +44,21 @@ if TYPE_CHECKING:
 
     _UvicornServer = uvicorn.Server
 else:
-    # uvicorn need not be installed; `class X(EndsAtOnce, uvicorn.Server)` brings it.
+    # uvicorn is optional, so at run time these two bases are filled in where a class is made: `class X(EndsAtOnce, uvicorn.Server)`.
     _UvicornServer = _HttpToolsProtocol = object
 
 __all__ = ["BackgroundServer", "Cut", "Emulator", "EndsAtOnce", "Refuse", "Replies", "Reply", "Slow"]
 
 
-# A running server: on 127.0.0.1, on a port of its own, in a thread of its own.
+# Running a server: on 127.0.0.1, on its own port, in its own OS thread.
 
-# What a request may hold before its body, how long that may take, and how many connections may be at it at once.
+# Limits of a request's head (its first line and headers): its size, the seconds it may take to arrive, and how many
+# connections may be sending one at the same time.
 _HEAD_BYTES, _HEAD_S, _MOST_HEADS = 1024 * 1024, 30.0, 1024
 
 
 class EndsAtOnce(_UvicornServer):
-    """A server of uvicorn that ends when it is told to: uvicorn looks ten times a second, and sleeps before it ends."""
+    """A uvicorn server that stops at once: uvicorn itself polls ten times a second, and sleeps before it stops."""
 
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -65,7 +66,7 @@ class EndsAtOnce(_UvicornServer):
         """Stop serving; from any thread."""
         self.should_exit = True
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself, and its loop is closed
+            with contextlib.suppress(RuntimeError):  # the server has stopped already and its loop is closed
                 self._loop.call_soon_threadsafe(self._wake.set)
 
     async def main_loop(self) -> None:
@@ -99,10 +100,10 @@ class EndsAtOnce(_UvicornServer):
 
 
 class BoundedHead(_HttpToolsProtocol):
-    """uvicorn's reader of HTTP, which takes no endless head of a request and survives what a client sends instead."""
+    """uvicorn's HTTP protocol with a limit on request heads; malformed input ends only its own connection."""
 
-    _head, _data = 0, b""
-    # Of one server: who has not sent a whole head yet, the first to come first, and what ends the wait.
+    _head_bytes, _data = 0, b""
+    # Per server: the connections whose head is incomplete, oldest first, each with the timer that ends it.
     waiting: ClassVar[dict[BoundedHead, asyncio.TimerHandle]]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -125,45 +126,45 @@ class BoundedHead(_HttpToolsProtocol):
             timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        # Some send an empty line behind a request.
-        if self._head >= 0 and self not in self.waiting and not data.isspace():
+        # Some clients send an empty line after a request: white space begins no new head.
+        if self._head_bytes >= 0 and self not in self.waiting and not data.isspace():
             self._await_head()
-        self._head += len(data)
+        self._head_bytes += len(data)
         self._data = data
         try:
             super().data_received(data)
-        except Exception:  # the caller's fault, whatever it is: it alone is cut off
+        except Exception:  # whatever a client sent to cause it, only its own connection ends
             self.transport.abort()
-            # A WebSocket that failed while it was made would be waited for when the server ends.
+            # Forget a WebSocket that failed during its handshake: the server would wait for it when it stops.
             self.connections -= {socket for socket in self.connections if socket.transport is self.transport}
             return
-        if self._head > _HEAD_BYTES and not self.transport.is_closing():
+        if self._head_bytes > _HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response(f"The head of the request is larger than {_HEAD_BYTES:,} bytes.")
 
     def on_headers_complete(self) -> None:
-        self._head = -(2**63)  # until the next request of this connection
+        self._head_bytes = -(2**63)  # count nothing until the next request on this connection
         self.end_wait()
         if not self._declines_upgrade():
             super().on_headers_complete()
             if self.cycle is not None and self.cycle.scope["http_version"] == "1.0":
-                _send_no_chunks(self.cycle)  # its task has not begun yet
+                _send_no_chunks(self.cycle)  # in time: the task that answers has not begun yet
 
     def on_message_complete(self) -> None:
         if not self._declines_upgrade():
             super().on_message_complete()
-        self._head = 0
+        self._head_bytes = 0
 
     def _declines_upgrade(self) -> bool:
         return self._offers_upgrade() and not self._should_upgrade()
 
     def _offers_upgrade(self) -> bool:
-        # Who takes this server for a tunnel (HTTPS_PROXY) asks for no other protocol.
+        # CONNECT (a client with this server as its HTTPS_PROXY) asks for a tunnel, not for another protocol.
         return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
 
     def _unsupported_upgrade_warning(self) -> None:
         if not self._offers_upgrade():
             return
-        # Java's client asks for HTTP/2 this way. The parser takes no body behind such a head, so it is read anew without that.
+        # Java's client offers HTTP/2 this way. The parser reads no body after such a head: parse it again without the offer.
         from httptools import HttpParserUpgrade, HttpRequestParser
 
         end = cast(HttpParserUpgrade, sys.exception()).args[0]
@@ -174,7 +175,7 @@ class BoundedHead(_HttpToolsProtocol):
 
 
 def http_protocol() -> type[asyncio.Protocol]:
-    """The reader of HTTP for one server."""
+    """The HTTP protocol of one server, with its own set of waiting connections."""
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     class OfOneServer(BoundedHead, HttpToolsProtocol):
@@ -199,24 +200,24 @@ def _send_no_chunks(cycle: Any) -> None:
     cycle.send = send
 
 
-# Of whoever passes requests on: a provider's own headers pass, and frames as large as a history.
+# For servers that forward requests: only the provider's own headers, and WebSocket frames as large as a whole history.
 PASSING_CONFIG: dict[str, Any] = {"server_header": False, "date_header": False, "ws_max_size": 256 * 1024 * 1024}
 
 
 def server_config(app: Any, **more: Any) -> Any:
-    """What uvicorn is told; severed connections are meant, nothing about them needs to be logged."""
+    """The configuration of uvicorn, with `more` on top; it logs nothing, since connections are cut on purpose."""
     import uvicorn
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
     usual = {"timeout_graceful_shutdown": 1, "http": http_protocol(), "ws": WebSocketsSansIOProtocol}
-    # Logging is the program's own: set up anew by each server, it was loud while the next one started.
+    # `log_config=None`: logging is the program's; a uvicorn that sets it up again makes running servers log.
     return uvicorn.Config(app, log_level="critical", log_config=None, access_log=False, **{**usual, **more})
 
 
 class BackgroundServer:
-    """An application on 127.0.0.1, served in a thread of its own; `make` gives it when it is started.
+    """Serves an ASGI application on 127.0.0.1 in its own OS thread; `make` returns the application at the start.
 
-    `config` is what uvicorn takes besides, `extra` what installs it.
+    `config` goes to uvicorn; `extra` is the pip extra that installs what the server needs.
     """
 
     extra = "emulate"
@@ -254,7 +255,7 @@ class BackgroundServer:
 
     def wait(self) -> None:
         """Serve until interrupted."""
-        # Not by joining the thread: Python counts a thread as ended once a join was interrupted.
+        # Not by joining the OS thread: Python takes it for ended once a join was interrupted.
         wait_until(self._ended)
 
     def __enter__(self) -> Self:
@@ -266,8 +267,8 @@ class BackgroundServer:
 
 
 def wait_until(ended: threading.Event) -> None:
-    """Wait for an end, or for the exception that a signal raises."""
-    # In short waits: a signal may reach another OS thread, which does not wake this one, the only one to handle it.
+    """Wait until `ended` is set, or until a signal raises an exception."""
+    # In short waits: a signal that another OS thread receives does not wake this one, and only this one handles it.
     while not ended.wait(0.2):
         pass
 
@@ -281,8 +282,8 @@ def _run(server: EndsAtOnce, listener: socket.socket, ended: threading.Event) ->
 
 
 def listen(port: int, host: str = "", send_bytes: int = 0, backlog: int = 128) -> socket.socket:
-    """A listening socket, on this machine's own address unless `host` says another; its port is known from now on."""
-    # asyncio sends small pieces at once only where the socket says that it is TCP; 40 ms a request otherwise.
+    """A listening socket, on 127.0.0.1 unless `host` names another address."""
+    # Name TCP: asyncio turns off the delay of small packets only then; otherwise each request takes 40 ms longer.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -301,7 +302,7 @@ def listen(port: int, host: str = "", send_bytes: int = 0, backlog: int = 128) -
 
 # One emulated provider: its rules, its cache, its memory of what it signed, and its script.
 
-# A wire format the emulator speaks is a line here.
+# The wire formats that the emulator speaks; a new one is a line here.
 VOICES: dict[str, ReplyForm] = {
     "anthropic": anthropic.VOICE,
     "openai-responses": openai.RESPONSES,
@@ -314,8 +315,8 @@ VOICES: dict[str, ReplyForm] = {
 class EmulatedProvider:
     """Answers requests as a provider would; `piece` is how many characters a stream sends at a time.
 
-    `lenient` lets in what lacks a key, a version, a known model or a known previous response; `state` is a
-    file in which the server keeps what it gave out, for the next one.
+    `lenient` accepts requests that lack a key, a version, a known model or a known previous response; `state` is
+    a file in which the server keeps its replies, so that the next server remembers them.
     """
 
     def __init__(
@@ -338,7 +339,7 @@ class EmulatedProvider:
         self._lenient = lenient
         self._memory = ServerMemory(complete=True, enforce=enforce_binding)
         self._simulators: dict[str, Simulator] = {}
-        # What was answered, by the id of the reply: diagnostics compare with it.
+        # Earlier replies by their ids: cache diagnostics compare with them.
         self._earlier: dict[str, IssuedReply] = {}
         self.responses: dict[str, StoredResponse] = {}
         self._now_ms = 0
@@ -350,18 +351,18 @@ class EmulatedProvider:
 
     @property
     def voice(self) -> ReplyForm:
-        """How the provider speaks where no endpoint says otherwise."""
+        """The reply form of the provider's usual wire; an endpoint of another wire has its own."""
         return VOICES[self.wire]
 
     def receive(
         self, method: str, path: str, headers: Mapping[str, str], body: Json, wire: str, model: str = ""
     ) -> EmulatedRequest:
-        """Record a request; two are never at the same moment. Its path may name the model, else its body does."""
+        """Record a request, at a later millisecond than the one before; `model` is the one that its path names."""
         self._now_ms = max(self._clock(), self._now_ms + 1)
         self._number += 1
         model = model or str(value_at(body, "model") or "")
         received = EmulatedRequest(method, path, dict(headers), body, self._now_ms, self._number, wire, model)
-        # A GET (the list of models, the server's window) asks the model for nothing.
+        # A GET (the list of models, the server's window) never reaches a model.
         if method != "GET":
             self.requests.append(received)
         return received
@@ -382,22 +383,21 @@ class EmulatedProvider:
     ) -> EmulatedReply:
         """Check a request against the rules, then answer it from the script.
 
-        `connection` holds what this connection alone remembers; with `warm`, the model is not asked.
+        `connection` holds the unstored responses of a WebSocket; with `warm`, only the cache is filled.
         """
         body, refusal = self._with_history(received, {**self.responses, **(connection or {})})
         if refusal:
             return self.refuse(received, refusal)
-        name, model = format_name(self.provider, received.wire), received.model or None
-        findings = errors(validate(body, name, model, seen=self._memory, headers=received.headers))
+        voice, name = VOICES[received.wire], format_name(self.provider, received.wire)
+        findings = errors(validate(body, name, received.model or None, seen=self._memory, headers=received.headers))
         if findings:
             return self.refuse(received, _refuse_finding(findings[0]))
-        asks = not (warm or _prewarms(body) or (VOICES[received.wire].stores and openai.compacts(body)))
-        scripted = self.script.next(body) if asks else ScriptedAnswer()
+        asks_model = not (warm or _prewarms(body) or (voice.stores and openai.compacts(body)))
+        scripted = self.script.next(body) if asks_model else ScriptedAnswer()
         if scripted.refusal is not None:
             return self.refuse(received, scripted.refusal)
         exchange = self._exchange(received, body, scripted)
         reply = self._issue(received, exchange, connection)
-        voice = VOICES[received.wire]
         return EmulatedReply(
             200,
             reply,
@@ -409,7 +409,7 @@ class EmulatedProvider:
         )
 
     def compact(self, received: EmulatedRequest) -> EmulatedReply:
-        """/v1/responses/compact: a conversation in one item."""
+        """Answer /v1/responses/compact: the conversation shortened to one item."""
         body, refusal = self._with_history(received, self.responses)
         if refusal := refusal or self._find_malformed(received, body):
             return self.refuse(received, refusal)
@@ -418,7 +418,7 @@ class EmulatedProvider:
         return self._reply(received, received.reply)
 
     def _with_history(self, received: EmulatedRequest, stored: dict[str, StoredResponse]) -> tuple[Json, Refuse | None]:
-        """A request with what came before it, if its model and the response that it carries on are known."""
+        """The body with the items of the response that it continues; or a refusal where that or the model is unknown."""
         body, voice, model = received.body, VOICES[received.wire], received.model
         if model and not self._lenient and not exists(self.provider, model):
             return body, voice.unknown_model(model)
@@ -430,18 +430,17 @@ class EmulatedProvider:
             message = f"Previous response with id '{id}' not found."
             unknown = Refuse(400, message, code="previous_response_not_found", param="previous_response_id")
             return body, None if self._lenient else unknown
-        # With the items before it, in place of the response that it names.
         bare = {name: value for name, value in body.items() if name != "previous_response_id"}
         return {**bare, "input": [*previous.items, *_items(body)]}, None
 
     def count(self, received: EmulatedRequest, body: Json, field: str) -> EmulatedReply:
-        """The tokens of a body under the name the provider gives them; a malformed one is refused."""
+        """Answer with the tokens of a body, in the provider's `field`; a malformed body is refused."""
         if wrong := self._find_malformed(received, body):
             return self.refuse(received, wrong)
         return self._reply(received, {field: Simulator(self._target(received.wire, received.model)).count(body)})
 
     def _find_malformed(self, received: EmulatedRequest, body: Json) -> Refuse | None:
-        """What keeps a body from being counted."""
+        """The refusal of a body whose form breaks the rules; only the form matters for counting."""
         wrong = malformed(body, format_name(self.provider, received.wire), received.model or None)
         return _refuse_finding(wrong[0]) if wrong else None
 
@@ -460,7 +459,7 @@ class EmulatedProvider:
         return [info for info in known_models() if info.provider == self.provider]
 
     def response(self, received: EmulatedRequest, id: str) -> EmulatedReply:
-        """A response that was stored; deleted, where that is asked."""
+        """Answer with a stored response, or delete it (DELETE)."""
         stored = self.responses.get(id)
         if stored is None:
             return self.refuse(received, Refuse(404, f"Response with id '{id}' not found."))
@@ -470,14 +469,14 @@ class EmulatedProvider:
         return self._reply(received, stored.reply)
 
     def simulator(self, wire: str, model: str) -> Simulator:
-        """The cache of a model."""
+        """The simulated cache of a model."""
         target = self._target(wire, model)
         if target not in self._simulators:
             self._simulators[target] = Simulator(target)
         return self._simulators[target]
 
     def refuse(self, received: EmulatedRequest, refused: Refuse) -> EmulatedReply:
-        """An error in the provider's own shape."""
+        """Answer with an error in the provider's own shape."""
         message = refused.message or f"emulated failure ({refused.status})"
         received.status, received.error = refused.status, message
         error = VOICES[received.wire].error(msgspec.structs.replace(refused, message=message), received.request_id)
@@ -490,17 +489,17 @@ class EmulatedProvider:
     def _issue(
         self, received: EmulatedRequest, exchange: EmulatedExchange, connection: dict[str, StoredResponse] | None
     ) -> JsonObject:
-        """The reply of an exchange, remembered, and written to the state."""
+        """Make the reply of an exchange, remember it, and write it to the state file."""
         wire, model, body = received.wire, received.model, exchange.body
         reply = VOICES[wire].reply(exchange)
         received.predicted, received.reply = exchange.predicted, reply
-        answered = IssuedReply(exchange.number, wire, model, body, reply, exchange.predicted.total)
-        # A reply that is not to be stored is remembered by its connection alone.
-        passing = {} if connection is None else connection
-        self._remember(answered, passing if body.get("store") is False else self.responses)
+        issued = IssuedReply(exchange.number, wire, model, body, reply, exchange.predicted.total)
+        # With "store": false only the connection, if there is one, remembers the reply.
+        unstored = {} if connection is None else connection
+        self._remember(issued, unstored if body.get("store") is False else self.responses)
         if self._state:
             with self._state.open("ab") as file:
-                file.write(msgspec.json.encode(answered) + b"\n")
+                file.write(msgspec.json.encode(issued) + b"\n")
         self.simulator(wire, model).answered(VOICES[wire].as_history(reply))
         return reply
 
@@ -527,13 +526,13 @@ class EmulatedProvider:
         )
         return msgspec.structs.replace(exchange, diagnosis=voice.diagnose(exchange, self._earlier))
 
-    def _remember(self, answered: IssuedReply, stored: dict[str, StoredResponse]) -> None:
-        """What was signed, what diagnostics may be asked about later, and what may be carried on."""
-        body, reply = answered.body, answered.reply
-        issue(self._memory, body, format_name(self.provider, answered.wire), reply)
+    def _remember(self, issued: IssuedReply, stored: dict[str, StoredResponse]) -> None:
+        """Keep what later requests may refer to: signatures, a reply to compare caches with, a response to continue."""
+        body, reply = issued.body, issued.reply
+        issue(self._memory, body, format_name(self.provider, issued.wire), reply)
         if id := reply.get("id"):
-            self._earlier[id] = answered
-            if VOICES[answered.wire].stores:
+            self._earlier[id] = issued
+            if VOICES[issued.wire].stores:
                 stored[id] = StoredResponse([*_items(body), *reply["output"]], reply)
 
     def speaks(self, wire: str) -> bool:
@@ -546,7 +545,7 @@ class EmulatedProvider:
 
 
 def _read_state(file: Path) -> Iterator[IssuedReply]:
-    """The replies of an earlier server; an unfinished last line is dropped, as its reply was never sent."""
+    """The replies of an earlier server; an unfinished last line is deleted, as its reply was never sent."""
     data = file.read_bytes() if file.exists() else b""
     whole = data[: data.rfind(b"\n") + 1]
     if whole != data:
@@ -564,12 +563,12 @@ def _items(body: JsonObject) -> list[JsonObject]:
     input = body.get("input")
     if isinstance(input, str):
         return [{"role": "user", "content": input}]
-    # What asks for a compaction is no part of the conversation.
+    # An item that asks for a compaction is not part of the conversation.
     return [item for item in as_objects(input) if item.get("type") != "compaction_trigger"]
 
 
 def _refuse_finding(finding: Finding) -> Refuse:
-    """A broken rule as the server says it; `param` is the place, without the root."""
+    """The server's error for a broken rule; `param` is the place in the body."""
     return Refuse(finding.status, finding.message, param=finding.path.removeprefix("$").lstrip(".") or None)
 
 
@@ -583,9 +582,9 @@ def _prewarms(body: JsonObject) -> bool:
 class Emulator(BackgroundServer):
     """A strict stand-in for a provider: `with Emulator("anthropic", ["Hello"]) as server: server.url`.
 
-    `chunk_bytes` cuts streams into pieces of that size; `clock` gives the time in ms that cache lives are
-    measured with. `lenient` lets in requests without a key or version, for unknown models, and after unknown
-    responses; `state` is a file in which it keeps what it signed and stored, for the next emulator.
+    `chunk_bytes` cuts streams into pieces of that size; `clock` returns the time in ms, by which caches expire.
+    `lenient` accepts requests without a key or version, for unknown models, and after unknown responses;
+    `state` is a file in which it keeps what it signed and stored, so that the next emulator remembers it.
     """
 
     def __init__(
@@ -606,7 +605,7 @@ class Emulator(BackgroundServer):
 
     @property
     def requests(self) -> list[EmulatedRequest]:
-        """Every request received so far, refused ones too; what only looks (GET) is not among them."""
+        """Every request received so far, refused ones too; GET requests (the list of models) are left out."""
         return self._emulated.requests
 
     def next(self, reply: Reply) -> None:

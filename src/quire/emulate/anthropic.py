@@ -49,7 +49,7 @@ def reply(exchange: EmulatedExchange) -> JsonObject:
         "role": "assistant",
         "model": exchange.model,
         "content": [_block(exchange, part, index) for index, part in enumerate(exchange.parts)],
-        # Only a request for no tokens at all (pre-warming the cache) gets an empty reply.
+        # Only a request with max_tokens 0, which fills the cache, gets an empty reply.
         "stop_reason": "max_tokens" if not exchange.parts else "tool_use" if exchange.calls else "end_turn",
         "stop_sequence": None,
         "usage": usage(exchange),
@@ -105,7 +105,7 @@ def stream(exchange: EmulatedExchange, message: JsonObject, size: int) -> Iterat
     yield _event({"type": "message_stop"})
 
 
-# Of each block: the type and the field of its deltas, and what it holds before the first of them.
+# For each type of block: the type and the field of its deltas, and its empty form before the first delta.
 _STREAMED: dict[str, tuple[str, str, JsonObject]] = {
     "text": ("text_delta", "text", {"text": ""}),
     "thinking": ("thinking_delta", "thinking", {"thinking": "", "signature": ""}),
@@ -135,7 +135,7 @@ def headers(received: EmulatedRequest) -> dict[str, str]:
 
 
 def lacks(received: EmulatedRequest) -> Refuse | None:
-    """The key first, then the version."""
+    """A missing key is an error before a missing version."""
     sent = received.headers
     if not sent.get("x-api-key") and not sent.get("authorization"):
         return Refuse(401, "x-api-key header is required")
@@ -145,7 +145,7 @@ def lacks(received: EmulatedRequest) -> Refuse | None:
 
 
 def thinks(body: JsonObject, info: ModelInfo) -> bool:
-    """Newer models think unless they are told not to, older ones when they are told to."""
+    """Newer models think unless `thinking` is disabled, older ones only where it is enabled."""
     kind = (body.get("thinking") or {}).get("type")
     return kind != "disabled" if kind else "enabled" not in info.features.thinking
 
@@ -167,11 +167,11 @@ def list_models(models: list[JsonObject]) -> JsonObject:
     return {"data": models, "has_more": False, **ends}
 
 
-# Why a request could not reuse another's prefix: where what came parts from what was stored, by section.
+# Cache diagnostics: the section in which a request first differs from the one that it names.
 
 
 def diagnose(exchange: EmulatedExchange, earlier: dict[str, IssuedReply]) -> JsonObject | None:
-    """The `cache_miss_reason` of a request that names the message before it; None when nothing diverged."""
+    """The `cache_miss_reason` of a request that names an earlier reply; None where the prefixes are the same."""
     previous_id = value_at(exchange.body, "diagnostics", "previous_message_id")
     if previous_id is None:
         return None
@@ -195,11 +195,11 @@ CONTROLS_BETA = "thinking-binding-controls-2026-08-01"
 
 
 def drop_mismatched(body: JsonObject, memory: ServerMemory) -> tuple[JsonObject, tuple[JsonObject, ...]]:
-    """The request without the thinking whose prefix changed, if it says drop_block; and what the reply says of it."""
+    """With `drop_block`: the request without thinking blocks whose prefix changed, and what the reply says of each."""
     binding = as_object(value_at(body, "thinking", "block_binding"))
     if binding.get("prefix_mismatch_behavior") != "drop_block":
         return body, ()
-    # As errors write them: messages.1.content.0.
+    # As error messages write a place: messages.1.content.0.
     paths = [
         where(thought.block.path)
         for thought in signed_thinking(conversation(body, "anthropic"))
@@ -240,16 +240,16 @@ VOICE = ReplyForm(
 
 # Bedrock's Converse, with the same models behind it: replies, binary event streams, errors.
 
-# Amazon's binary event framing: lengths, their checksum, string headers, a payload, a checksum of it all.
+# A frame of Amazon's event streams: two lengths, their checksum, headers, a payload, a checksum of everything.
 
-_STRING = 7
+_STRING = 7  # the type of a header's value
 
 
 def frame(headers: Mapping[str, str], payload: bytes) -> bytes:
     """One message of an event stream."""
     named = [(name.encode(), value.encode()) for name, value in headers.items()]
     head = b"".join(bytes([len(n)]) + n + struct.pack(">BH", _STRING, len(v)) + v for n, v in named)
-    # Two lengths, their checksum and the last checksum: sixteen bytes around headers and payload.
+    # Sixteen bytes stand around headers and payload: two lengths and two checksums of four bytes each.
     prelude = struct.pack(">II", 16 + len(head) + len(payload), len(head))
     message = prelude + struct.pack(">I", zlib.crc32(prelude)) + head + payload
     return message + struct.pack(">I", zlib.crc32(message))
@@ -338,7 +338,7 @@ def converse_headers(received: EmulatedRequest) -> dict[str, str]:
 
 
 def converse_thinks(body: JsonObject, info: ModelInfo) -> bool:
-    """What Claude is told of thinking stands among the fields that are the model's own."""
+    """Converse holds Claude's thinking settings in `additionalModelRequestFields`."""
     fields = as_object(body.get("additionalModelRequestFields"))
     return thinks({"thinking": fields.get("thinking") or fields.get("reasoning_config")}, info)
 

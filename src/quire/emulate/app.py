@@ -1,4 +1,4 @@
-"""The emulator's HTTP face: which path is which endpoint, and how replies, streams and faults are delivered."""
+"""The emulator over HTTP: the paths of its endpoints, and how replies, streams and faults are sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from quire.emulate.script import EmulatedPath, EmulatedReply, EmulatedRequest, R
 from quire.providers.wires import wire_of
 from quire.values import Json, as_object
 
-# Answers a request, by the name at the end of its path where there is one.
+# Answers a request; takes also the name at the end of its path, where the path has one.
 Act: TypeAlias = Callable[..., EmulatedReply]
 
 
@@ -29,16 +29,16 @@ class BrokenResponse(Exception):
 
 
 def make_app(emulated: EmulatedProvider, chunk_bytes: int | None = None) -> Starlette:
-    """The routes of one provider; everything else is 404 in its own shape."""
-    desk = Endpoints(emulated, chunk_bytes)
-    return Starlette(routes=[*desk.routes(), Route("/{path:path}", desk.nowhere, methods=_METHODS)])
+    """The application of one provider; any other path is answered with 404 in the provider's own shape."""
+    endpoints = Endpoints(emulated, chunk_bytes)
+    return Starlette(routes=[*endpoints.routes(), Route("/{path:path}", endpoints.not_found, methods=_METHODS)])
 
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class Endpoints:
-    """Takes requests in and hands outcomes out."""
+    """Turns HTTP requests into `EmulatedRequest`s, and `EmulatedReply`s into HTTP responses."""
 
     def __init__(self, emulated: EmulatedProvider, chunk_bytes: int | None) -> None:
         self._emulated = emulated
@@ -63,7 +63,7 @@ class Endpoints:
             yield self._route(base, ["GET"], emulated.wire, emulated.models)
             yield self._route(f"{base}/{{name:path}}", ["GET"], emulated.wire, emulated.model)
 
-    async def nowhere(self, request: Request) -> Response:
+    async def not_found(self, request: Request) -> Response:
         received, _ = await self._receive(request, self._emulated.wire)
         return self._deliver(self._emulated.refuse(received, Refuse(404, f"not found: {request.url.path}")))
 
@@ -71,7 +71,7 @@ class Endpoints:
         async def handle(request: Request) -> Response:
             received, problem = await self._receive(request, wire)
             names = [value for field, value in request.path_params.items() if field == "name"]
-            # Not looked at: without a key, or no JSON object.
+            # Refused before `act` sees it: a request without a key, or one whose body is no JSON object.
             refusal = self._emulated.key_refusal(received)
             if problem and not refusal:
                 refusal = self._emulated.refuse(received, Refuse(400, problem))
@@ -89,7 +89,7 @@ class Endpoints:
         return missing or self._emulated.answer(received, streamed)
 
     async def _receive(self, request: Request, wire: str) -> tuple[EmulatedRequest, str]:
-        """The request as recorded, and what is wrong with its JSON."""
+        """The recorded request, and what is wrong with its JSON (else "")."""
         body, problem = _parse(await request.body() or b"{}")
         model = str(request.path_params.get("model", ""))
         return self._emulated.receive(request.method, _path(request), request.headers, body, wire, model), problem
@@ -143,7 +143,7 @@ def _path(connection: HTTPConnection) -> str:
 
 
 def _parse(raw: bytes) -> tuple[Json, str]:
-    """The JSON of a body, and what is wrong with it."""
+    """The JSON of a body, and what is wrong with it (else "")."""
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -152,14 +152,14 @@ def _parse(raw: bytes) -> tuple[Json, str]:
 
 
 def _chunks(pieces: Iterator[bytes], size: int | None) -> Iterator[bytes]:
-    """The stream in chunks of at most `size` bytes, wherever events end."""
+    """The stream in chunks of at most `size` bytes, without regard to where events end."""
     for piece in pieces:
         for start in range(0, len(piece), size or len(piece)):
             yield piece[start : start + (size or len(piece))]
 
 
 async def _cut_stream(chunks: Iterator[bytes], after: int | None) -> AsyncIterator[bytes]:
-    """The stream, broken off after so many bytes."""
+    """The stream; the connection breaks `after` so many bytes."""
     remaining = after
     for chunk in chunks:
         if remaining is not None and len(chunk) > remaining:

@@ -55,7 +55,7 @@ def _answer(exchange: EmulatedExchange, parts: list[JsonObject], finish: str | N
 
 
 def _parts(exchange: EmulatedExchange) -> Iterator[JsonObject]:
-    """The first call of a step carries the signature of the thought behind it; the thought is shown when asked for."""
+    """The first call carries the signature of the thinking; the thoughts themselves come only where they are asked for."""
     config = as_object(exchange.body.get("generationConfig") or exchange.body.get("generation_config"))
     thinking = as_object(config.get("thinkingConfig") or config.get("thinking_config"))
     signed, shows_thoughts = False, thinking.get("includeThoughts") or thinking.get("include_thoughts")
@@ -91,7 +91,7 @@ def _usage(exchange: EmulatedExchange) -> JsonObject:
 
 
 def stream(exchange: EmulatedExchange, whole: JsonObject, size: int) -> Iterator[bytes]:
-    """The reply in chunks; a thought is one, and the last one says that it is the last."""
+    """The reply in chunks: texts in pieces, any other part whole; the last chunk has a finish reason."""
     chunks = [chunk for part in whole["candidates"][0]["content"]["parts"] for chunk in _split(part, size)]
     for number, chunk in enumerate(chunks or [{"text": ""}]):
         finish = "STOP" if number >= len(chunks) - 1 else None
@@ -167,7 +167,7 @@ _DEFAULT_TTL_S = 3600.0
 
 
 class EmulatedCaches:
-    """The explicit caches of one emulated provider, by name, each as its owner sees it."""
+    """The explicit caches of one emulated provider."""
 
     def __init__(self, emulated: EmulatedProvider) -> None:
         self._emulated = emulated
@@ -200,7 +200,7 @@ class EmulatedCaches:
         return EmulatedReply(200, {"cachedContents": alive})
 
     def act(self, received: EmulatedRequest, name: str) -> EmulatedReply:
-        """Read a cache, prolong it (nothing else of it can be changed) or delete it."""
+        """Answer with a cache (GET), extend its life (PATCH; nothing else can be changed) or delete it (DELETE)."""
         name = f"cachedContents/{name}"
         stored = self._alive(received, name)
         if stored is None:

@@ -1,4 +1,4 @@
-"""OpenAI's two APIs, Chat Completions and Responses: replies, streams, errors; also what compatible servers add to Chat."""
+"""OpenAI's Chat Completions and Responses: replies, streams, errors; and the fields that compatible servers add to Chat."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quire.providers.explain import prefix_break
 from quire.providers.simulate import blocks
 from quire.values import Call, Json, JsonObject, Text, Think, as_object, as_objects, value_at
 
-# OpenAI Chat Completions: replies, chunk streams, errors; also what compatible servers add to them.
+# Chat Completions.
 
 
 def chat_reply(exchange: EmulatedExchange) -> JsonObject:
@@ -75,7 +75,7 @@ def usage(exchange: EmulatedExchange) -> JsonObject:
 
 
 def chat_stream(exchange: EmulatedExchange, completion: JsonObject, size: int) -> Iterator[bytes]:
-    """The chunks of a completion; usage comes last, when it was asked for."""
+    """The chunks of a completion; usage comes last, where it was asked for."""
     message = completion["choices"][0]["message"]
     yield _chunk(completion, {"role": "assistant", "content": ""})
     for field in ("reasoning_content", "content"):
@@ -93,14 +93,14 @@ def chat_stream(exchange: EmulatedExchange, completion: JsonObject, size: int) -
 
 
 def _chunk(completion: JsonObject, delta: JsonObject | None, finish: str | None = None, **also: Json) -> bytes:
-    """A chunk of a completion; without a delta, what is said beside its choices."""
+    """A chunk of a completion; without a delta it has no choices, only what stands in `also` (the usage)."""
     frame = {**{name: completion[name] for name in ("id", "created", "model")}, "object": "chat.completion.chunk"}
     choices = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}] if delta is not None else []
     return b"data: " + msgspec.json.encode({**frame, "choices": choices, **also}) + b"\n\n"
 
 
 def error(refused: Refuse, request_id: str) -> JsonObject:
-    """A limit says by its type what ran out, by its code that it did."""
+    """For a rate limit, `type` names what ran out (requests), and `code` says that a limit was exceeded."""
     limit = refused.status == 429
     kind = "requests" if limit else "invalid_request_error" if refused.status < 500 else "server_error"
     code = refused.code or ("rate_limit_exceeded" if limit else None)
@@ -146,7 +146,7 @@ CHAT = ReplyForm(
 )
 
 
-# OpenAI Responses: replies, event streams with sequence numbers, errors as in Chat.
+# Responses: event streams have sequence numbers; errors are as in Chat.
 
 
 def responses_reply(exchange: EmulatedExchange) -> JsonObject:
@@ -182,13 +182,13 @@ def responses_reply(exchange: EmulatedExchange) -> JsonObject:
 
 
 def compacts(body: JsonObject) -> bool:
-    """Whether a request asks for nothing but a compaction of what came before."""
+    """Whether a request only asks for a compaction of the conversation so far."""
     items = as_objects(body.get("input"))
     return bool(items) and items[-1].get("type") == "compaction_trigger"
 
 
 def compact(exchange: EmulatedExchange) -> JsonObject:
-    """The answer of /responses/compact: the user's messages as they were, and one item for all the rest."""
+    """The answer of /responses/compact: the user's messages unchanged, and one encrypted item for everything else."""
     items = as_objects(exchange.body.get("input"))
     messages = [{**item, "type": "message"} for item in items if item.get("role") == "user"]
     return {
@@ -219,7 +219,7 @@ def _item(exchange: EmulatedExchange, part: Spoken, index: int) -> JsonObject:
 
 
 def _reasoning(exchange: EmulatedExchange, part: Think, index: int) -> JsonObject:
-    """A summary and the sealed thought, each only when it was asked for."""
+    """The summary and the encrypted content of a thought, each only where it was asked for."""
     settings = as_object(exchange.body.get("reasoning"))
     summarised = part.text and (settings.get("summary") or settings.get("generate_summary"))
     fields: JsonObject = {"summary": [{"type": "summary_text", "text": part.text}] if summarised else []}
@@ -229,7 +229,7 @@ def _reasoning(exchange: EmulatedExchange, part: Think, index: int) -> JsonObjec
 
 
 def _call(part: Call, name: str, body: JsonObject) -> JsonObject:
-    """A call of a function; where the tool that was offered takes free text, a custom call."""
+    """A function call; a custom tool call where the tool takes free text."""
     tool = _offers(body).get(part.name, {})
     ends = {"name": part.name, "call_id": part.call_id, "status": "completed"}
     if tool.get("namespace"):
@@ -241,7 +241,7 @@ def _call(part: Call, name: str, body: JsonObject) -> JsonObject:
 
 
 def _offers(body: JsonObject) -> dict[str, JsonObject]:
-    """The tools by name, also of namespaces and of those that joined as input items; the first of a name holds."""
+    """The request's tools by name, with those of namespaces and of `additional_tools` items; the first of a name counts."""
     offered: dict[str, JsonObject] = {}
     late = [item for item in as_objects(body.get("input")) if item.get("type") == "additional_tools"]
     for owner in (body, *late):
@@ -280,7 +280,7 @@ def _events(response: JsonObject, size: int) -> Iterator[JsonObject]:
     yield {"type": "response.created", "response": opening}
     yield {"type": "response.in_progress", "response": opening}
     for index, item in enumerate(response["output"]):
-        # An item before any of its contents has come; what is sealed is only good once it is done.
+        # An item begins without contents; even its encrypted content comes only with the finished item.
         empty = {name: value for name, value in _EMPTY.items() if name in item}
         started = {**item, "status": "in_progress", **empty}
         yield {"type": "response.output_item.added", "output_index": index, "item": started}
@@ -293,7 +293,7 @@ def _events(response: JsonObject, size: int) -> Iterator[JsonObject]:
 _EMPTY: JsonObject = {"content": [], "summary": [], "encrypted_content": "", "arguments": "", "input": ""}
 
 
-# Of an item of texts: where these stand, and what the events of a part, and of its text, are called.
+# For an item that holds texts: its field, the index's name in events, the event names of a part and of its text, more fields.
 _TEXTS: dict[str, tuple[str, str, str, str, JsonObject]] = {
     "message": ("content", "content_index", "content_part", "output_text", {"logprobs": []}),
     "reasoning": ("summary", "summary_index", "reasoning_summary_part", "reasoning_summary_text", {}),
@@ -327,11 +327,11 @@ _INSIDE: dict[str, Callable[[JsonObject, int], Iterator[JsonObject]]] = {
 }
 
 
-# Why a request could not reuse another's prefix.
+# Cache diagnostics: why a request could not reuse the prefix of the one that it names.
 
 
 def diagnose(exchange: EmulatedExchange, earlier: dict[str, IssuedReply]) -> JsonObject | None:
-    """The `prompt_cache_diagnostics` of a request that names the response to compare with."""
+    """The `prompt_cache_diagnostics` of a request that names an earlier response."""
     compared = (exchange.body.get("prompt_cache_options") or {}).get("comparison_response_id")
     if compared is None:
         return None

@@ -1,4 +1,4 @@
-"""What the emulator answers: scripted replies, one a request, and faults on demand."""
+"""What the emulator answers: scripted replies, one for each request, and faults on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Spoken: TypeAlias = Text | Think | Call
 
 
 class Refuse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An HTTP error: Refuse(429, retry_after_s=2); OpenAI's has a code, and the parameter that is wrong."""
+    """An HTTP error: Refuse(429, retry_after_s=2); OpenAI's errors also have a code and the wrong parameter's name."""
 
     status: int = 500
     message: str = ""
@@ -29,14 +29,14 @@ class Refuse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """A reply whose connection breaks off after so many bytes of the body, in the middle of an event if need be."""
+    """A reply whose connection breaks after `after_bytes` of the body, even in the middle of an event."""
 
     reply: SpokenReply
     after_bytes: int
 
 
 class Slow(msgspec.Struct, frozen=True):
-    """A reply that begins only after a while."""
+    """A reply that begins only after `delay_s`."""
 
     reply: SpokenReply
     delay_s: float
@@ -48,7 +48,7 @@ Replies: TypeAlias = "Iterable[Reply] | Callable[[JsonObject], Reply]"
 
 
 class ScriptedAnswer(msgspec.Struct, frozen=True):
-    """A scripted reply taken apart: what is said, and how it is delivered."""
+    """A scripted reply in its parts, with how it is delivered."""
 
     parts: tuple[Spoken, ...] = ()
     refusal: Refuse | None = None
@@ -63,7 +63,7 @@ class Script:
         self._function = replies if callable(replies) else None
         self._waiting = deque(() if replies is None or callable(replies) else replies)
         for reply in self._waiting:
-            answer(reply)  # a mistake in the script is told when it is given, not when it is played
+            answer(reply)  # raises for a mistake in the script now, not when a request comes
         self._endless = replies is None
         self._count = len(self._waiting)
         self._answered = 0
@@ -80,7 +80,7 @@ class Script:
         if self._function is not None:
             try:
                 return answer(self._function(body))
-            except Exception as error:  # whatever it is, who sent the request reads it in the refusal
+            except Exception as error:  # any fault of the script is shown to the client that sent the request
                 return ScriptedAnswer(refusal=Refuse(400, f"the script raised {type(error).__name__}: {error}"))
         if self._endless:
             return ScriptedAnswer((Text(f"This is reply {self._answered} of the emulator."),))
@@ -156,7 +156,7 @@ def _part(part: Json) -> Spoken:
 
 
 def issue_parts(parts: Iterable[Spoken], number: int, prefix: str) -> Iterator[Spoken]:
-    """The parts as a model writes them: calls with their arguments as text, and ids that no other call here has."""
+    """The parts as a model writes them: calls get their arguments as text, and an id of their own."""
     calls = 0
     for part in parts:
         if isinstance(part, Call):
@@ -166,11 +166,11 @@ def issue_parts(parts: Iterable[Spoken], number: int, prefix: str) -> Iterator[S
         yield part
 
 
-# One request and what is answered to it, in no provider's form.
+# One request and its answer, in no provider's form.
 
 
 class EmulatedExchange(msgspec.Struct, frozen=True):
-    """Everything a provider's reply is made of; `body` is the request with what the server remembers of it."""
+    """Everything a provider's reply is made of; `body` is the request with the stored response that it continues."""
 
     number: int
     at_ms: int
@@ -180,7 +180,7 @@ class EmulatedExchange(msgspec.Struct, frozen=True):
     parts: tuple[Spoken, ...]
     predicted: Predicted
     diagnosis: JsonObject | None = None
-    # The response that this one carries on.
+    # The id of the response that this one continues.
     previous: str | None = None
     # Input that the server took out before the model saw it (Anthropic's drop_block).
     dropped_input: tuple[JsonObject, ...] | None = None
@@ -214,10 +214,10 @@ class EmulatedExchange(msgspec.Struct, frozen=True):
         return max(1, spoken + called + self.reasoning_tokens)
 
     def signature(self, thought: str, index: int) -> str:
-        """A signature that only this thought at this place has; the server remembers what it binds."""
-        seal = sha256_hex(f"{self.number}\n{index}\n{thought}")
-        # Hex digits make base64 of letters and digits alone: the same in both of its alphabets.
-        return base64.b64encode(b"\x12\xa8\x01" + seal.encode()).decode()
+        """A signature that only this thought at this place has."""
+        digest = sha256_hex(f"{self.number}\n{index}\n{thought}")
+        # Base64 of hex digits has only letters and digits: it is the same in the standard and the URL alphabet.
+        return base64.b64encode(b"\x12\xa8\x01" + digest.encode()).decode()
 
 
 class EmulatedRequest(msgspec.Struct):
@@ -229,12 +229,12 @@ class EmulatedRequest(msgspec.Struct):
     body: Json
     at_ms: int
     number: int = 0
-    # In which wire format it came, and for which model.
+    # The wire format and the model that it asks for.
     wire: str = ""
     model: str = ""
     status: int = 200
     error: str = ""
-    # How the cache split it; None where the request was refused.
+    # How many of its tokens the cache read and wrote; None where the request was refused.
     predicted: Predicted | None = None
     reply: Json = None
 
@@ -244,7 +244,7 @@ class EmulatedRequest(msgspec.Struct):
 
 
 class EmulatedReply(msgspec.Struct, frozen=True):
-    """What goes back: a JSON value, or the pieces of a stream, and how they are delivered."""
+    """An answer before HTTP: a JSON value, or the pieces of a stream, and how they are delivered."""
 
     status: int
     value: Json = None
@@ -256,7 +256,7 @@ class EmulatedReply(msgspec.Struct, frozen=True):
 
 
 class IssuedReply(msgspec.Struct, frozen=True):
-    """One answered request, as the state file keeps it: what a restarted server has to remember."""
+    """One answered request, as the state file keeps it for a server that is started again."""
 
     number: int
     wire: str
@@ -267,66 +267,67 @@ class IssuedReply(msgspec.Struct, frozen=True):
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
-    """A response that a later request may carry on: all items up to its end, and itself."""
+    """A response that a later request may continue: the response, and all items up to its end."""
 
     items: list[JsonObject]
     reply: JsonObject
 
 
 class EmulatedPath(msgspec.Struct, frozen=True):
-    """A path that is posted to: it answers, always or when asked as a stream, or it only counts into a field."""
+    """A path for POST requests. It answers, or it only counts tokens, under the field name `count`."""
 
     path: str
+    # Whether it answers with a stream; None where the body says so.
     streamed: bool | None = None
     count: str = ""
-    # Where the request to be counted stands in the body.
+    # The request to be counted, taken from the body.
     inner: Callable[[JsonObject], Json] = lambda body: body
 
 
 def endpoints(path: str, counting: str = "") -> tuple[EmulatedPath, ...]:
-    """A path with and without its version; `counting` is the one below it that counts input tokens."""
+    """A path with and without /v1; `counting` is the path below it that counts input tokens."""
     bases = (path, path.removeprefix("/v1"))
     counts = (EmulatedPath(f"{base}/{counting}", count="input_tokens") for base in bases if counting)
     return (*map(EmulatedPath, bases), *counts)
 
 
 class ReplyForm(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is particular to a wire format: where it listens, how it answers, streams, refuses, names models."""
+    """Everything that differs by wire format: its paths, and its form of replies, streams, errors and models."""
 
     endpoints: tuple[EmulatedPath, ...]
-    # How the ids of calls begin.
+    # The prefix of call ids.
     call_prefix: str
-    # Where models are listed; each one has its entry below.
+    # The path that lists the models; each model has its own path below that.
     models: str = ""
     reply: Callable[[EmulatedExchange], JsonObject]
     stream: Callable[[EmulatedExchange, JsonObject, int], Iterator[bytes]]
     media_type: str = "text/event-stream"
     error: Callable[[Refuse, str], JsonObject]
-    # The headers of any answer: ids, and what is left of the limits.
+    # The headers of any answer: ids and rate limits.
     headers: Callable[[EmulatedRequest], dict[str, str]]
-    # What of key and version a request lacks.
+    # The refusal of a request that lacks its key or version.
     lacks: Callable[[EmulatedRequest], Refuse | None]
     unknown_model: Callable[[str], Refuse]
     model: Callable[[ModelInfo], JsonObject] = lambda info: {"id": info.model}
     model_list: Callable[[list[JsonObject]], JsonObject] = lambda models: {"data": models}
     # Whether the model thinks at all in answer to this body.
     thinks: Callable[[JsonObject, ModelInfo], bool] = lambda body, info: True
-    # A reply as the next request holds it, for caches that keep answers.
+    # A reply in the form in which the next request repeats it, for caches that store replies too.
     as_history: Callable[[JsonObject], JsonObject] = lambda reply: {"messages": []}
-    # Why a prefix was not read, by what was answered before: by the id of each reply.
+    # The provider's diagnosis of a prefix that was not read, from the earlier replies by their ids.
     diagnose: Callable[[EmulatedExchange, dict[str, IssuedReply]], JsonObject | None] = lambda exchange, earlier: None
-    # Whether replies are stored, to be asked for and carried on by their ids.
+    # Whether replies are stored: later requests may read and continue them by their ids.
     stores: bool = False
 
 
 def limits_left(received: EmulatedRequest) -> dict[str, tuple[int, int]]:
-    """The emulator's rate limits, (limit, what is left of it): each request is the first of its minute."""
+    """The emulator's rate limits as (limit, what is left of it); each request counts as the first of its minute."""
     tokens = received.predicted.total if received.predicted else 0
     return {"requests": (10_000, 9_999), "tokens": (2_000_000, max(0, 2_000_000 - tokens))}
 
 
 def streamed_text(part: Spoken) -> str:
-    """What a stream sends of a part, piece by piece."""
+    """The text of a part that a stream sends piece by piece."""
     return part.arguments if isinstance(part, Call) else part.text
 
 

@@ -1,6 +1,6 @@
 """A vault: a folder of markdown notes as a source of context: attached by name, searched, watched.
 
-Here, its notes made searchable: passages in one SQLite file, brought up to date by what changed alone.
+This module is its search index: passages in one SQLite file, of which only changed notes are written again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quire.values import sha256_hex
 __all__ = ["Note", "NoteIndex", "Passage", "Vault"]
 
 
-# A note in passages: by its sections, long ones by their paragraphs; each knows the headings above it.
+# Splitting a note into passages: by its sections, long sections by paragraphs.
 
 SIZE = 1_600
 _HEADING = re.compile(r"(#{1,6}) +(.*?)(?: +#+)?$")
@@ -41,7 +41,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 def chunks(text: str, size: int = SIZE) -> list[Chunk]:
-    """The passages of a note, in order; together they hold every word of it."""
+    """The passages of a note, in order; every word of the note is in one."""
     return [
         Chunk(line + offset, heading, part)
         for line, heading, section in _sections(text)
@@ -65,7 +65,7 @@ def _sections(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _parts(section: str, size: int) -> Iterator[tuple[int, str]]:
-    """A section, or its paragraphs gathered up to `size`; (lines before it, text)."""
+    """(lines before it, text) of a section; of a long one, of its paragraphs joined up to `size`."""
     if len(section) <= size:
         yield 0, section.strip("\n")
         return
@@ -83,7 +83,7 @@ def _parts(section: str, size: int) -> Iterator[tuple[int, str]]:
 
 
 def _pieces(paragraph: str, size: int) -> Iterator[str]:
-    """A paragraph, or whole words of it at a time."""
+    """A paragraph; a long one in parts that end after a word."""
     while len(paragraph) > size:
         space = max(paragraph.rfind(" ", 0, size), paragraph.rfind("\n", 0, size))
         end = space + 1 if space > 0 else size
@@ -92,7 +92,7 @@ def _pieces(paragraph: str, size: int) -> Iterator[str]:
     yield paragraph
 
 
-# The tables of a vault's index; raise VERSION when they or what they hold change, and it is made anew.
+# The tables of a vault's index. When they or their content change, raise VERSION: older files are rebuilt.
 
 VERSION = 4
 
@@ -107,14 +107,14 @@ PRAGMA user_version = {VERSION};
 """
 
 
-# Notes written in one transaction.
+# How many notes are written in one transaction.
 _BATCH = 200
-# Passages whose vectors are made and stored together.
+# How many passages get their vectors in one batch.
 _TOGETHER = 64
 
 
 class Passage(msgspec.Struct, frozen=True):
-    """A passage that was found: where it stands, what it says, how well it fits."""
+    """A passage that a search found: its place, its text, its score."""
 
     path: str
     line: int
@@ -129,7 +129,7 @@ class Passage(msgspec.Struct, frozen=True):
 
 
 class IndexUpdate(msgspec.Struct, frozen=True):
-    """What an update found."""
+    """How many notes there are after an update, how many changed and how many went away."""
 
     notes: int
     changed: int
@@ -137,18 +137,18 @@ class IndexUpdate(msgspec.Struct, frozen=True):
 
 
 class NoteIndex(Closing):
-    """A vault's passages; throw the file away and it is made again."""
+    """A vault's passages in a SQLite file, which is rebuilt where it is missing."""
 
     def __init__(self, vault: Vault, place: str | Path | None = None, embedder: Any = None) -> None:
         self.vault, self.embedder = vault, embedder
-        # Unless said otherwise, beside other caches, never in the vault.
+        # By default in the user's cache folder, never in the vault.
         file_name = f"{sha256_hex(str(vault.root.path))[:16]}.db"
         self.place = Path(place or Path(platformdirs.user_cache_dir("quire")) / "vaults" / file_name)
         self._lock = threading.RLock()
         self._collection: Any = None
         self._conn = _open(self.place)
-        weakref.finalize(self, self._conn.close)  # an index that nobody closes ends with itself
-        # What the passages were made of; the vault itself may know more, or newer versions.
+        weakref.finalize(self, self._conn.close)  # for an index that is dropped without `close`
+        # The hashes of the indexed notes; the vault may know more notes, or newer versions.
         self._indexed: dict[str, str] = {}
         for (facts,) in self._conn.execute("SELECT facts FROM notes").fetchall():
             note = msgspec.json.decode(facts, type=Note)
@@ -161,7 +161,7 @@ class NoteIndex(Closing):
     # Bringing it up to date
 
     def update(self, progress: Progress | None = None, only: set[str] | None = None) -> IndexUpdate:
-        """Take in what changed since the last time; a stop in between loses only the last few notes."""
+        """Index what changed since the last time; an interruption loses only the last few notes."""
         counts = {"changed": 0, "removed": 0}
         batch: list[NoteChange] = []
         with self._lock, self.vault.lock:
@@ -173,12 +173,12 @@ class NoteIndex(Closing):
                         self._write(batch)
                         batch = []
             finally:
-                # Also when it was stopped: what was read need not be read again.
+                # Also when interrupted: notes that were read need not be read again.
                 self._write(batch)
             return IndexUpdate(len(self.vault.notes), **counts)
 
     def _changes(self, progress: Progress | None, only: set[str] | None) -> Iterator[NoteChange]:
-        """What changes in the vault now, then earlier changes that are not in the index yet."""
+        """Changes since the vault looked last, then earlier ones that are not in the index yet."""
         reported = set()
         for change in self.vault.refresh(progress, only):
             reported.add(change.path)
@@ -209,7 +209,7 @@ class NoteIndex(Closing):
                 self._indexed[change.path] = change.note.sha256
 
     def _rewrite(self, change: NoteChange) -> None:
-        """A note's passages made anew."""
+        """Replace the passages of a note."""
         old = [id for (id,) in self._conn.execute("SELECT id FROM chunks WHERE path = ?", (change.path,))]
         self._conn.execute("DELETE FROM chunks WHERE path = ?", (change.path,))
         documents = []
@@ -245,7 +245,7 @@ class NoteIndex(Closing):
             return len(waiting)
 
     def _mark(self) -> bytes:
-        """The prefix of a stored vector, which names its embedder."""
+        """The prefix of stored vectors: the name of the embedder that made them."""
         return f"{self.embedder.name}\n".encode() if self.embedder is not None else b""
 
     # Searching
@@ -253,7 +253,7 @@ class NoteIndex(Closing):
     def search(
         self, query: str, k: int = 8, only: Callable[[Note], bool] | None = None, earlier: str = ""
     ) -> list[Passage]:
-        """The k passages that fit a query best; `only` chooses among notes, `earlier` is what was asked before."""
+        """The k best passages for a query; `only` selects notes, `earlier` is the text of previous questions."""
         from quire.recall import Query
 
         with self._lock:
@@ -265,7 +265,7 @@ class NoteIndex(Closing):
             return [passage for hit in hits if (passage := self._passage(hit.id, hit.score)) is not None]
 
     def passages(self, only: Callable[[Note], bool], key: Callable[[Note], int]) -> list[Passage]:
-        """All passages of the notes that are chosen, the notes in the order of a key."""
+        """All passages of the notes that `only` selects, the notes sorted by `key`."""
         with self._lock:
             chosen = [note for note in self.vault.notes.values() if only(note)]
             chosen.sort(key=lambda note: (key(note), note.path))
@@ -282,7 +282,7 @@ class NoteIndex(Closing):
         return Passage(path, line, heading, text, score, note.mtime_ms if note else 0)
 
     def _load(self) -> Any:
-        """The passages in memory, read from the file when first asked for."""
+        """The searchable collection, read from the file at its first use."""
         if self._collection is None:
             import numpy as np
 
@@ -292,7 +292,7 @@ class NoteIndex(Closing):
             documents, vectors, mark = [], {}, self._mark()
             for document, vector in self._conn.execute("SELECT document, vector FROM chunks ORDER BY rowid"):
                 documents.append(msgspec.msgpack.decode(document, type=DocumentTerms))
-                # A vector that another model made is none.
+                # Vectors of another embedder do not count.
                 if mark and vector is not None and vector.startswith(mark):
                     vectors[documents[-1].id] = np.frombuffer(vector[len(mark) :], np.float32)
             self._collection = Collection(self.embedder)
@@ -303,7 +303,7 @@ class NoteIndex(Closing):
 
 
 def _document(note: Note, number: int, chunk: Chunk) -> Any:
-    """A passage as recall searches it; title, headings and tags count without being its words."""
+    """A passage as recall searches it; title, aliases, headings and tags are found too."""
     from quire.recall.document import Document, index_terms
 
     extra = " ".join([note.title, *aliases(note.fields), chunk.heading, *note.tags])
@@ -311,7 +311,7 @@ def _document(note: Note, number: int, chunk: Chunk) -> Any:
 
 
 def _open(place: Path) -> sqlite3.Connection:
-    """The file, made when it is not there, and made anew when another version wrote it."""
+    """Open the index file; it is made where it is missing, and rebuilt where another version wrote it."""
     place.parent.mkdir(parents=True, exist_ok=True)
     conn = sqlite3.connect(place, check_same_thread=False, timeout=30)
     try:
@@ -329,11 +329,11 @@ def _open(place: Path) -> sqlite3.Connection:
     return conn
 
 
-# A vault that is watched: its index follows the folder while the block runs.
+# Watching a vault.
 
 
 class Watching:
-    """`with Watching(index): …` takes in every change within a moment of its being made."""
+    """`with Watching(index): …` keeps the index up to date with the folder while the block runs."""
 
     def __init__(self, index: NoteIndex, debounce_ms: int = 200) -> None:
         self.index, self.debounce_ms = index, debounce_ms
@@ -348,7 +348,7 @@ class Watching:
         self._thread = threading.Thread(target=self._follow, args=(watchfiles, ready), daemon=True)
         self._thread.start()
         ready.wait(10)
-        # What changed before the watch began would otherwise go unseen.
+        # Changes from before the watch began are not reported.
         self.index.update()
         self.index.vault.watched = True
         return self
@@ -360,7 +360,7 @@ class Watching:
             self._thread.join(10)
 
     def _follow(self, watchfiles: object, ready: threading.Event) -> None:
-        """Changes come in sets; each set is one update of just these notes."""
+        """Update the index for each batch of changed files."""
         root: Path = self.index.vault.root.path
         changes = watchfiles.watch(  # type: ignore[attr-defined]  # imported where used
             root,
@@ -377,7 +377,7 @@ class Watching:
                 continue
             paths = {Path(path) for _, path in batch}
             inside = {path.relative_to(root).as_posix() for path in paths if path.is_relative_to(root)}
-            # Where a folder moved or went, everything is looked at.
+            # A folder that was moved or deleted means that any note may have changed.
             only_notes = all(name.lower().endswith(ENDINGS) for name in inside)
             self.index.update(only=inside if only_notes else None)
             self.updated.set()

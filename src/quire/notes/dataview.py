@@ -1,6 +1,6 @@
-"""Query blocks answered as Dataview answers them: a list, a table or tasks, in markdown.
+"""Answers query blocks as Dataview does: a list, a table or tasks, in markdown.
 
-The words of a query are read into steps, which are carried out in the order they are written.
+A query is parsed into steps, which run in the order they are written.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from quire.notes.dataview_values import (
 from quire.notes.note import Note, Pages, has_tag, is_within
 
 Data: TypeAlias = Mapping[str, Value]
-# What an expression says of one row.
+# Computes a value from the fields of one row.
 Expression: TypeAlias = Callable[[Data], Value]
 Source: TypeAlias = Callable[[Note], bool]
 
 
 class DataviewRow(msgspec.Struct, frozen=True):
-    """A row on its way through the steps: what it is known as, and its fields."""
+    """A row between the steps: its id (a link to its note, or the key of a group) and its fields."""
 
     id: Value
     data: Data
@@ -62,7 +62,7 @@ _SAME_SIGN = {"and": "&", "&&": "&", "or": "|", "||": "|", "==": "="}
 
 
 class DataviewQuery(msgspec.Struct, frozen=True):
-    """A query block, read."""
+    """A parsed query block."""
 
     kind: str
     columns: tuple[tuple[str, Expression], ...]
@@ -73,7 +73,7 @@ class DataviewQuery(msgspec.Struct, frozen=True):
 
 
 class DataviewReader:
-    """Tokens one after the other, into a query over these pages."""
+    """Parses the text of a query over these pages."""
 
     def __init__(self, text: str, pages: Pages, note_path: str = "") -> None:
         self.text, self.pages, self.note_path = text, pages, note_path
@@ -81,13 +81,14 @@ class DataviewReader:
         self.at = 0
 
     def query(self) -> DataviewQuery:
-        """The whole block."""
+        """Parse the whole block."""
         kind = self._word()
         if kind == "calendar":
             raise FormatError("CALENDAR is not supported: it draws dots on a calendar; LIST or TABLE say as much")
         if kind not in ("list", "table", "task"):
             raise FormatError(f"a query begins with LIST, TABLE or TASK, not {kind!r}")
-        with_id = not self._takes("without") or not self._expect("id")
+        if without_id := self._takes("without"):
+            self._expect("id")
         columns = self._columns()
         source = self._source() if self._takes("from") else None
         steps, grouped = [], False
@@ -97,7 +98,7 @@ class DataviewReader:
                 raise FormatError(f"{word.upper()} is not known here; there is {', '.join(_STEPS).upper()}")
             steps.append(_STEPS[word](self))
             grouped = grouped or word == "group"
-        return DataviewQuery(kind, columns, with_id, source, tuple(steps), grouped)
+        return DataviewQuery(kind, columns, not without_id, source, tuple(steps), grouped)
 
     # Tokens
 
@@ -124,13 +125,12 @@ class DataviewReader:
             return True
         return False
 
-    def _expect(self, text: str) -> bool:
+    def _expect(self, text: str) -> None:
         if not self._takes(text):
             raise FormatError(f"{self._peek()[1]!r} stands where {text!r} was expected")
-        return True
 
     def _list(self, end: str, read: Callable[[], Any]) -> list[Any]:
-        """What stands between commas, up to the closing sign."""
+        """The values between commas, up to the closing sign."""
         values = []
         while not self._takes(end):
             values.append(read())
@@ -152,7 +152,7 @@ class DataviewReader:
         return tuple(columns)
 
     def _named_expression(self) -> tuple[str, Expression]:
-        """An expression and its name: the one given with AS, else its own words."""
+        """An expression and its name: the one after AS, else the expression's own text."""
         begin = self.at
         expression = self.expression()
         name = self.text[self.tokens[begin][2] : self.tokens[self.at - 1][3]].strip()
@@ -169,13 +169,14 @@ class DataviewReader:
         keys: list[tuple[Expression, bool]] = []
         while not keys or self._takes(","):
             key = self.expression()
-            down = self._takes("desc", "descending")
-            _ = down or self._takes("asc", "ascending")
-            keys.append((key, down))
+            descending = self._takes("desc", "descending")
+            if not descending:
+                self._takes("asc", "ascending")
+            keys.append((key, descending))
 
         def sort(rows: list[DataviewRow]) -> list[DataviewRow]:
-            for key, down in reversed(keys):
-                rows = sorted(rows, key=lambda row: order(key(row.data)), reverse=down)
+            for key, descending in reversed(keys):
+                rows = sorted(rows, key=lambda row: order(key(row.data)), reverse=descending)
             return rows
 
         return sort
@@ -254,7 +255,7 @@ class DataviewReader:
     # Expressions
 
     def expression(self, level: int = 0) -> Expression:
-        """Signs of a level bind weaker than those of the next; of one level they go from left to right."""
+        """Parse the operators of a level, from left to right; those of the next level bind more strongly."""
         if level == len(_SIGNS_IN_ORDER):
             return self._postfix()
         left = self.expression(level + 1)
@@ -271,7 +272,7 @@ class DataviewReader:
         return sign
 
     def _postfix(self) -> Expression:
-        """A value, and what is asked of it: .name, [index]."""
+        """A value with the members behind it: .name, [index]."""
         expression = self._value()
         while True:
             if self._takes("."):
@@ -312,7 +313,7 @@ class DataviewReader:
         return _string(text) if kind == "string" else text, self.expression()
 
     def _lambda(self) -> Expression | None:
-        """(a, b) => …; None where the bracket begins something else."""
+        """Parse (a, b) => …; None where the bracket begins something else."""
         close = self.at + 1
         while close < len(self.tokens) and (self.tokens[close][0] == "name" or self.tokens[close][1] == ","):
             close += 1
@@ -360,7 +361,7 @@ class DataviewReader:
             try:
                 return function(*(arg(data) for arg in args))
             except (TypeError, ValueError, AttributeError, LookupError, OverflowError, TimeoutError):
-                return None  # a value of another type than the function takes: nothing is known
+                return None  # as in Dataview, a value of the wrong type gives null
 
         return call
 
@@ -426,9 +427,9 @@ def _named_day(word: str, now: datetime) -> datetime | None:
     return days.get(word)
 
 
-# Carrying a query out, and showing what it gave.
+# Running a query and showing its result.
 
-# More rows than a model has use for.
+# More rows are of no use to a model.
 _MOST_ROWS = 200
 
 
@@ -440,7 +441,7 @@ def evaluate(
     note_path: str = "",
     now: datetime | None = None,
 ) -> str:
-    """The answer of a query over notes; a FormatError says what was not understood."""
+    """The answer of a query over notes, as markdown; a query that cannot be parsed is a FormatError."""
     pages = Pages(notes, resolve, text, now or datetime.now())
     try:
         read = DataviewReader(query, pages, note_path).query()
@@ -497,7 +498,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _grouped_tasks(rows: Sequence[Data], named: bool = False) -> list[str]:
-    """Tasks, or groups of them, each under its name and how many there are."""
+    """The lines of tasks, or of groups of tasks, each group under its name and number of tasks."""
     groups = [row for row in rows if isinstance(row.get("rows"), list)]
     if not groups:
         return [line for task in _topmost(rows) for line in _task(task, named=named)]
@@ -515,7 +516,7 @@ def _count(rows: Sequence[Data]) -> int:
 
 
 def _topmost(rows: Sequence[Data]) -> list[Data]:
-    """Tasks without those that come with a task above them."""
+    """Tasks without those that are below another of them."""
     tasks = [row for row in rows if isinstance(row, Mapping) and "task" in row]
     within = {(task["path"], line) for task in tasks for line in _lines_below(task)}
     return [task for task in tasks if (task["path"], task["line"]) not in within]

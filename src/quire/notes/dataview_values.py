@@ -1,4 +1,4 @@
-"""The values of Dataview queries: dates, durations, links; how they compare, add up and show; its functions."""
+"""The values of Dataview queries (dates, durations, links, …), their operators, how they are shown, and the functions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from quire.errors import needs_extra
 
 # null, true, numbers, text, datetime, Duration, Link, lists, mappings, functions: as the language has them.
 Value: TypeAlias = Any
-# No text or list that a query makes is longer.
+# The longest text or list that a query can make.
 MOST = 10_000
 
 
 class Duration(msgspec.Struct, frozen=True, order=False):
-    """A span of time: years and months as they are said, since their lengths differ; the rest in seconds."""
+    """A span of time: months (and years) apart, since their lengths differ; the rest in seconds."""
 
     months: float = 0
     seconds: float = 0
@@ -41,7 +41,7 @@ class Duration(msgspec.Struct, frozen=True, order=False):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """A link to a file by its path, or by the name that is written where that leads to none; `embed` for ![[…]]."""
+    """A link; `target` is a file's path, or the written name where no file has it. `embed` stands for ![[…]]."""
 
     target: str
     heading: str = ""
@@ -88,7 +88,7 @@ def read_duration(text: str) -> Duration | None:
 
 
 def type_field(value: Value, link: Callable[[str], Link]) -> Value:
-    """A field as Dataview takes it: text that is a date, a duration or a link becomes one."""
+    """A field's value as Dataview reads it: a text that is a date, a duration or a link becomes one."""
     if isinstance(value, dict):
         return fields_of({name: type_field(item, link) for name, item in value.items()})
     if isinstance(value, list):
@@ -101,7 +101,7 @@ def type_field(value: Value, link: Callable[[str], Link]) -> Value:
 
 
 def fields_of(fields: dict[str, Value]) -> dict[str, Value]:
-    """Fields under their names and under the simple form of these: "Basic Field!" is basic-field too."""
+    """Fields under their names and also their simple names: "Basic Field!" is basic-field too."""
     simple = {re.sub(r"[^\w-]", "", re.sub(r"\s+", "-", name.strip().lower())): item for name, item in fields.items()}
     return {**simple, **fields}
 
@@ -119,14 +119,14 @@ def type_of(value: Value) -> str:
 
 
 def truthy(value: Value) -> bool:
-    """What WHERE takes for true: nothing that is null, zero, empty or false."""
+    """Whether WHERE takes a value for true: null, zero, empty and false values are not."""
     if isinstance(value, Duration):
         return value.total() != 0
     return bool(value) or isinstance(value, datetime | Link)
 
 
 def compare(a: Value, b: Value) -> int:
-    """Below, at or above zero: null first, values of different types by the names of these."""
+    """Negative, zero or positive; null comes first, values of different types go by the names of their types."""
     kind, other = type_of(a), type_of(b)
     if kind != other:
         return -1 if kind == "null" or (other != "null" and kind < other) else 1
@@ -169,7 +169,7 @@ _ARITHMETIC: dict[tuple[str, str, str], Callable[[Any, Any], Value]] = {
 
 
 def combine(sign: str, a: Value, b: Value) -> Value:
-    """Two values and a sign between them; null where Dataview has no such sum."""
+    """The value of `a sign b`; null where Dataview does not combine these types."""
     if sign in _COMPARE:
         return _COMPARE[sign](compare(a, b), 0)
     if sign in "&|":
@@ -195,7 +195,7 @@ def _add_span(day: datetime, span: Duration) -> datetime | None:
 
 
 def _between(late: datetime, early: datetime) -> Duration:
-    """Whole months, then the rest."""
+    """The time between two dates: whole months, and the rest in seconds."""
     if late < early:
         return _between(early, late).scaled(-1)
     months = (late.year - early.year) * 12 + late.month - early.month
@@ -217,7 +217,7 @@ _DATE_PARTS: dict[str, Callable[[datetime], int]] = {
 
 
 def member(value: Value, name: Value, page: Callable[[Link], Value]) -> Value:
-    """value.name or value[name]: of every element of a list, of the note that a link leads to."""
+    """value.name or value[name]; of a list for each element, of a link from the note that it leads to."""
     if isinstance(value, Link):
         value = page(value)
     if isinstance(name, int | float):
@@ -239,7 +239,7 @@ def member(value: Value, name: Value, page: Callable[[Link], Value]) -> Value:
 
 
 def show(value: Value) -> str:
-    """A value as a person reads it: null as a dash, lists with commas, dates as 2025-02-01."""
+    """A value as text: null as a dash, lists with commas, dates as 2025-02-01."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -258,7 +258,7 @@ def show(value: Value) -> str:
 
 
 def _link_text(link: Link) -> str:
-    """[[name]], with the heading and what is shown instead where there is any."""
+    """[[name]], with its heading and alias where it has them."""
     name = link.target.rpartition("/")[2]
     name = name.removesuffix(".md").removesuffix(".markdown")
     inner = f"{name}{'#' * bool(link.heading)}{link.heading}{'|' * bool(link.alias)}{link.alias}"
@@ -316,7 +316,7 @@ def _date_by(text: str, form: str) -> datetime | None:
 
 
 def _span_format(span: Duration, form: str) -> str:
-    """Tokens y M w d h m s S as often as digits are wanted; text in 'quotes' and other words as they are."""
+    """A duration by a form: each run of y M w d h m s S is a number with that many digits; other text stays."""
     token = re.compile(r"'([^']*)'|\b(y+|M+|w+|d+|h+|m+|s+|S+)\b")
     units = dict(zip("yMwdhmsS", (*_UNITS.values(), 0.001), strict=True))
     letters = {match[2][0] for match in token.finditer(form) if match[2]}
@@ -344,7 +344,7 @@ def _contains(fold: bool, exact: bool) -> Callable[[Value, Value], bool]:
 
 
 def _regex(method: str, pattern: str, *texts: str) -> Any:
-    """A pattern of a note's, which may take a second at most; no pattern is null, as other values of no use are."""
+    """Run a note's own pattern for at most a second; an invalid pattern is a ValueError, which gives null."""
     with needs_extra("patterns in queries need regex", "vault"):
         import regex
     if re.search(r"\{\d*,?\d{4}", pattern):
@@ -356,7 +356,7 @@ def _regex(method: str, pattern: str, *texts: str) -> Any:
 
 
 def _elementwise(function: Callable[..., Value]) -> Callable[..., Value]:
-    """The function of a value, or of each element of a list; null of null."""
+    """The function applied to a value, or to each element of a list; null stays null."""
 
     @wraps(function)
     def applied(first: Value, *rest: Value) -> Value:
@@ -368,12 +368,12 @@ def _elementwise(function: Callable[..., Value]) -> Callable[..., Value]:
 
 
 def _list(values: tuple[Value, ...]) -> list[Value]:
-    """The one list that was given, or all that was given."""
+    """The arguments of a function: a single list, or the values themselves."""
     return values[0] if len(values) == 1 and isinstance(values[0], list) else list(values)
 
 
 def _truths(values: tuple[Value, ...]) -> Iterable[bool]:
-    """Whether each value holds, by a function where one was given."""
+    """The truth of each value; with a list and a function, of the function's values."""
     if len(values) == 2 and isinstance(values[0], list) and callable(values[1]):
         return [truthy(values[1](value)) for value in values[0]]
     return map(truthy, _list(values))

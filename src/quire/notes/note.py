@@ -1,4 +1,4 @@
-"""One note as the vault knows it: where it is, what it says about itself, what it links to; and all as rows of queries."""
+"""One note: its path, front matter, tags, links and list items; and notes as the rows of Dataview queries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quire.errors import FormatError, QuireError, needs_extra
 from quire.notes.dataview_values import Link, Value, fields_of, midnight, read_date, type_field
 from quire.values import Json, JsonObject, sha256_hex
 
-# What stands in a note besides its words: front matter, wiki-links, embeds, tags, query blocks.
+# Parsing the text of a note: front matter, fields, list items, links, tags, code blocks.
 
 _FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n`]*)$")
 _INLINE_CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
@@ -31,7 +31,7 @@ _INLINE_FIELD = re.compile(
     re.M,
 )
 _ATOM = r'"[^"]*"|!?\[\[[^\[\]]*\]\]|-?\d+(?:\.\d+)?'
-# A front matter that says more than this is no front matter.
+# The most values that are read from a front matter.
 _MOST_VALUES = 10_000
 
 
@@ -46,7 +46,7 @@ def split_front_matter(text: str) -> tuple[str, str]:
 
 
 def read_front_matter(yaml_text: str) -> JsonObject:
-    """The fields of a front matter as JSON; what is not a mapping, or not YAML, is an error."""
+    """The fields of a front matter as JSON; invalid YAML, or YAML that is no mapping, is an error."""
     with needs_extra("notes' front matter needs PyYAML", "vault"):
         import yaml
     try:
@@ -61,7 +61,7 @@ def read_front_matter(yaml_text: str) -> JsonObject:
 
 @cache
 def _loader(safe: Any) -> Any:
-    """A loader for which 2025-02-30 is a text, and no reason to lose the other fields."""
+    """A YAML loader that reads an impossible date (2025-02-30) as text, so that the other fields are not lost."""
 
     def timestamp(loader: Any, node: Any) -> Json:
         try:
@@ -102,7 +102,7 @@ def prose(text: str) -> str:
 
 
 class ListItem(msgspec.Struct, frozen=True):
-    """A list item: its line from 0, the line of the item above it, its status where it is a task ("x", " ")."""
+    """A list item: its line counted from 0, its parent's line, and its status where it is a task ("x", " ")."""
 
     line: int
     text: str
@@ -112,11 +112,11 @@ class ListItem(msgspec.Struct, frozen=True):
 
 
 def list_items(text: str) -> list[ListItem]:
-    """The list items of a note, tasks among them; lines that go on below one are part of its text."""
+    """The list items and tasks of a note; indented lines below an item belong to its text."""
     body = split_front_matter(text)[1]
     line = text.count("\n") - body.count("\n") - 1
     items: list[ListItem] = []
-    above: list[tuple[int, int]] = []  # the indent and the line of the items that this one may stand under
+    above: list[tuple[int, int]] = []  # (indent, line) of the items that the next one may be below
     heading = ""
     for language, lines in _fences(body):
         for text_line in lines:
@@ -138,7 +138,7 @@ def list_items(text: str) -> list[ListItem]:
 
 
 def inline_fields(text: str) -> JsonObject:
-    """`Key:: value` on a line of its own, [key:: value] and (key:: value) in one; said twice, a list."""
+    """`Key:: value` on its own line, [key:: value] and (key:: value) within one; several values of a key are a list."""
     fields: JsonObject = {}
     for match in _INLINE_FIELD.finditer(text):
         name, value = (match[1], match[2]) if match[1] else (match[3] or match[5], match[4] or match[6])
@@ -187,7 +187,7 @@ def _fences(text: str) -> Iterator[tuple[str | None, list[str]]]:
 
 
 def links(text: str) -> list[Link]:
-    """Wiki-links and markdown links of prose, embeds among them, in order; links to the web are none."""
+    """Wiki-links, embeds and markdown links of prose, in order, without links to the web."""
     from urllib.parse import unquote
 
     placed: list[tuple[int, Link]] = []
@@ -222,7 +222,7 @@ class Note(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     links: tuple[Link, ...] = ()
     fields: JsonObject = {}
-    # What could not be read of it, empty where all could.
+    # What of the note could not be read, else "".
     problem: str = ""
 
     @property
@@ -245,7 +245,7 @@ def title_of(path: str) -> str:
 
 
 def decode_note(data: bytes) -> tuple[str, str]:
-    """A note's text, and where in it bytes had to be replaced that are not UTF-8 (empty where none had)."""
+    """A note's text, and a warning where bytes that are not UTF-8 were replaced (else "")."""
     flaw = ""
     try:
         text = data.decode()
@@ -257,7 +257,7 @@ def decode_note(data: bytes) -> tuple[str, str]:
 
 
 def read_note(path: str, text: str, mtime_ns: int, size: int, ctime_ns: int = 0, flaw: str = "") -> Note:
-    """A note from its text; a front matter that cannot be read is kept as a problem, not an error."""
+    """A note from its text; an invalid front matter is noted in `problem` and raises no error."""
     front, body = split_front_matter(text)
     fields: JsonObject = {}
     problem = flaw
@@ -275,7 +275,7 @@ def read_note(path: str, text: str, mtime_ns: int, size: int, ctime_ns: int = 0,
 
 
 def has_tag(note: Note, tag: str) -> bool:
-    """Whether a note has a tag or one below it: #a is met by #a/b."""
+    """Whether a note has a tag or one below it: #a matches #a/b too."""
     sought = tag.removeprefix("#").lower()
     return any(tag == sought or tag.startswith(f"{sought}/") for tag in note.tags)
 
@@ -287,20 +287,20 @@ def is_within(path: str, folder: str) -> bool:
 
 
 def day_in(text: str) -> datetime | None:
-    """The first day that a text names, as 2025-01-20 or 20250120."""
+    """The first date in a text, written as 2025-01-20 or 20250120."""
     match = re.search(r"(\d{4})-?(\d\d)-?(\d\d)", text)
     return read_date("-".join(match.groups())) if match else None
 
 
-# The notes that a query asks about, with the fields that Dataview gives them.
+# Notes with the fields that Dataview gives them.
 
-# What a task says by a sign instead of a field.
+# Emoji that stand for a field of a task.
 _SIGNS = {"🗓️": "due", "🗓": "due", "📅": "due", "✅": "completion", "➕": "created", "🛫": "start", "⏳": "scheduled"}
 _SIGNED = re.compile(rf"({'|'.join(_SIGNS)})\s*(\d{{4}}-\d\d-\d\d)")
 
 
 class Pages:
-    """Notes by path; what a query needs of them is made when it is asked for, once."""
+    """Notes by path, for queries; what a query needs of them is computed at its first use."""
 
     def __init__(
         self, notes: Sequence[Note], resolve: Callable[[str], str], text: Callable[[str], str], now: datetime
@@ -321,14 +321,14 @@ class Pages:
         return self._resolved[name]
 
     def link(self, text: str, note_path: str = "") -> Link:
-        """[[name#heading|shown]] as a value; without a name, the note it stands in."""
+        """The link [[name#heading|alias]]; without a name, to the note that contains it."""
         place, _, display = text.lstrip("!")[2:-2].partition("|")
         name, _, heading = place.partition("#")
         path = self.path(name.strip()) if name.strip() else note_path
         return Link(path, heading.strip(), display.strip(), text.startswith("!"))
 
     def page(self, path: str) -> dict[str, Value]:
-        """A note's row: its own fields, and what is known of its file under `file`."""
+        """A note's row: its own fields, and under `file` those of its file."""
         if path not in self._pages:
             note = self.notes[path]
             fields = type_field(note.fields, lambda text: self.link(text, path))
@@ -351,7 +351,7 @@ class Pages:
         return self._incoming.get(path, [])
 
     def items(self, note: Note) -> list[dict[str, Value]]:
-        """The list items of a note as rows, each below the item it is indented under."""
+        """The list items of a note as rows, each among the `children` of its parent."""
         rows = [self._item(note, item) for item in list_items(self.text(note.path))]
         by_line = {row["line"]: row for row in rows}
         for row in rows:
@@ -394,7 +394,7 @@ def _moment(ns: int) -> datetime:
 
 
 def _levels(tags: Sequence[str]) -> list[str]:
-    """Tags with those above them: a/b -> #a, #a/b."""
+    """Tags with their parents: a/b -> #a, #a/b."""
     return list(dict.fromkeys(f"#{above}" for tag in tags for above in accumulate(tag.split("/"), "{}/{}".format)))
 
 
@@ -428,7 +428,7 @@ _FILE: dict[str, Callable[[Pages, Note], Value]] = {
 
 
 class FileFacts(Mapping[str, Value]):
-    """What is known of a note's file; each fact is made when it is asked for."""
+    """The fields of a note's file, each computed when it is read."""
 
     def __init__(self, pages: Pages, note: Note) -> None:
         self._pages, self._note = pages, note

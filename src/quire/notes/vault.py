@@ -1,4 +1,4 @@
-"""The folder itself: which notes there are, which one a name means, and notes as items of context."""
+"""The vault's folder: which notes there are, which note a name means, and notes as context items."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _MOST_IMAGES = 20
 ENDINGS = (".md", ".markdown")
 MAX_BYTES = 5_000_000
 _logger = logging.getLogger("quire")
-# (notes looked at, notes in all)
+# Reports progress: (notes checked, notes in all).
 Progress: TypeAlias = Callable[[int, int], None]
 
 
 class NoteChange(msgspec.Struct, frozen=True):
-    """A note that was added, changed or only touched; `note` is None where it went away."""
+    """A note that was added, changed, or only has a new time; `note` is None where it was deleted."""
 
     path: str
     note: Note | None
@@ -52,25 +52,25 @@ class NoteChange(msgspec.Struct, frozen=True):
 
 
 class Vault:
-    """A folder of notes; what is known of each is kept until its time or size changes."""
+    """A folder of notes; a note is read again when its time or size changes."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Root(root)
         self.notes: dict[str, Note] = {}
-        # Counts changes of notes: whatever was computed from all notes is stale once this has grown.
+        # Counts changes of notes: a value that was computed from all notes is stale once this has grown.
         self.revision = 0
         self.watched = False
         self._fresh = False
         self._by_name: tuple[tuple[int, int], dict[str, list[str]]] = ((-1, 0), {})
         self._answers: dict[tuple[str, str], tuple[tuple[object, ...], str]] = {}
         self.lock = threading.RLock()
-        # The last warning about each note that could not be read, or not wholly: it is given once.
+        # The last warning about each unreadable note, so that it is logged once.
         self._warnings: dict[str, str] = {}
 
     # Which notes there are
 
     def refresh(self, progress: Progress | None = None, only: set[str] | None = None) -> Iterator[NoteChange]:
-        """Look at the folder again (or at `only` these paths); yields what changed as it is found."""
+        """Look for changes in the folder (or at `only` these paths), and yield each as it is found."""
         stats = dict(self._stats(only))
         removed = [path for path in (self.notes if only is None else only) if path not in stats]
         for number, (path, stat) in enumerate(stats.items(), 1):
@@ -87,7 +87,7 @@ class Vault:
         self._fresh = self._fresh or only is None
 
     def known(self) -> dict[str, Note]:
-        """All notes by path; looked for again unless the folder is watched."""
+        """All notes by path; looks for changes first, unless the folder is watched."""
         with self.lock:
             if not (self.watched and self._fresh):
                 for _ in self.refresh():
@@ -104,7 +104,7 @@ class Vault:
                 yield path, stat
 
     def _stat(self, path: str) -> os.stat_result | None:
-        """A regular file's facts; None where it is none, went away, or leads out of the vault."""
+        """A regular file's `stat`; None where there is none, or where a link leads out of the vault."""
         try:
             stat = os.lstat(self.root.path / path)
             if S_ISLNK(stat.st_mode):
@@ -132,17 +132,17 @@ class Vault:
                 yield f"{place}/{name}" if place else name
 
     def _read_if_changed(self, path: str, stat: os.stat_result) -> NoteChange | None:
-        """Read a note again if its time or size changed; None where neither did."""
+        """Read a note again if its time or size changed, else return None."""
         before = self.notes.get(path)
         if before is not None and (before.mtime_ns, before.size) == (stat.st_mtime_ns, stat.st_size):
             return None
         try:
             data = self.root.read_bytes(path, MAX_BYTES)
         except NotFound:
-            return None  # it went away just now
+            return None  # deleted just now
         except QuireError as error:
             self._warn(path, f"left out: {error}")
-            return None  # unreadable now; the next look may find it whole
+            return None  # perhaps readable at the next refresh
         text, flaw = decode_note(data)
         note = read_note(path, text, stat.st_mtime_ns, stat.st_size, _born_ns(stat), flaw)
         self.notes[path] = note
@@ -156,7 +156,7 @@ class Vault:
     # Which note a name means
 
     def resolve(self, name: str) -> str:
-        """A note's path by full path, else by its file's name if only one has it, else by an alias of its own."""
+        """The path of the note that a name means: by full path, else by a unique file name, else by an alias."""
         bare = _bare(name)
         for path in _with_endings(bare):
             if path.lower().endswith(ENDINGS) and self._is_file(path):
@@ -171,7 +171,7 @@ class Vault:
             return False
 
     def _note_named(self, name: str) -> str:
-        """The one note of those known that a name means."""
+        """`resolve` among the known notes, without looking at the folder."""
         bare = _bare(name)
         paths = [path for path in _with_endings(bare) if path in self.notes]
         paths = paths[:1] or self._candidates(bare)
@@ -182,7 +182,7 @@ class Vault:
         return paths[0]
 
     def _candidates(self, name: str) -> list[str]:
-        """Notes with this file name: exactly, else but for case; of several, those whose folders fit too."""
+        """Notes with this file name, in the same case if there are any; among several, the one whose folders match."""
         alike = self._names().get(_stem(_fold_case(name)), ())
         for same in (lambda text: text, _fold_case):
             named = [path for path in alike if _stem(same(path)) == _stem(same(name))]
@@ -193,7 +193,7 @@ class Vault:
         return list(self._names().get(f"alias {_fold_case(name)}", ()))
 
     def _names(self) -> dict[str, list[str]]:
-        """Notes by what they are called: file names without ending, and aliases; made again when notes changed."""
+        """Paths by file name without ending, and by "alias NAME"; computed again when notes changed."""
         if self._by_name[0] != (self.revision, len(self.notes)):
             names: dict[str, list[str]] = {}
             for path, note in sorted(self.notes.items()):
@@ -204,7 +204,7 @@ class Vault:
         return self._by_name[1]
 
     def file(self, name: str, note: str = "") -> str:
-        """A file that is no note: beside a note, by its path from the vault's top, or anywhere by its name."""
+        """The path of any file: beside a note, by its path in the vault, or by a unique file name; else ""."""
         beside = f"{note.rpartition('/')[0]}/{_bare(name)}".lstrip("/")
         for place in dict.fromkeys((beside, _bare(name))):
             if self._is_file(place):
@@ -216,7 +216,7 @@ class Vault:
     # Notes as items
 
     def attach(self, name: str) -> list[Item]:
-        """A note, and the answers of the queries in it."""
+        """A note, and the answers of its query blocks, as items."""
         path = self.resolve(name)
         text = self.text(path)
         return [self._item(path, text, "note"), *self._queries(path, text)]
@@ -227,7 +227,7 @@ class Vault:
         return self._images(path, self.text(path))
 
     def _images(self, path: str, text: str) -> list[JsonObject]:
-        """The images of ![[…]] and ![](…), each once; one that is missing or too large is left to its link."""
+        """The images of ![[…]] and ![](…), each once; missing and too large ones are left out."""
         embedded = [link.target for link in links(prose(split_front_matter(text)[1])) if link.embed]
         types = {name: IMAGE_TYPES.get(PurePosixPath(name).suffix.lower()) for name in embedded}
         images: list[JsonObject] = []
@@ -239,20 +239,20 @@ class Vault:
         return images
 
     def active(self, name: str) -> list[Item]:
-        """The note that is being looked at: with the images embedded in it."""
+        """The note that the user has open: like `attach`, with its embedded images."""
         path = self.resolve(name)
         text = self.text(path)
         return [self._item(path, text, "active_note", self._images(path, text)), *self._queries(path, text)]
 
     def selection(self, name: str, start: int, end: int) -> Item:
-        """Some lines of a note."""
+        """The lines `start` to `end` of a note, as an item."""
         path = self.resolve(name)
         part = region_of(self.text(path), path, start, end, truncate=True)
         meta = {"source": "selection", "path": path, "title": title_of(path), "start_line": start, "end_line": end}
         return item(part.content, "text", meta, id=f"{path}#L{start}-L{end}")
 
     def tagged(self, tag: str) -> list[Item]:
-        """All notes with a tag, or one below it."""
+        """All notes with a tag or a tag below it."""
         paths = [path for path, note in sorted(self.known().items()) if has_tag(note, tag)]
         if not paths:
             raise NotFound(f"no note has the tag #{tag.removeprefix('#')}", hint="Tags are matched whole.")
@@ -266,7 +266,7 @@ class Vault:
         return [self._item(path, self.text(path), "note") for path in paths]
 
     def linked(self, name: str) -> tuple[list[str], list[str]]:
-        """The notes that a note links to, and the links that lead to no one note."""
+        """The notes that a note links to, and its links that mean no note or several."""
         targets: dict[str, None] = {}
         broken: list[str] = []
         for link in self.known()[self.resolve(name)].links:
@@ -292,9 +292,9 @@ class Vault:
         return [item(self.answer(path, query), "text", {**about, "query": query}) for query in queries]
 
     def answer(self, path: str, query: str) -> str:
-        """The answer of a query block; kept while its note and the notes it asks about stay as they are."""
+        """The answer of a query block, cached until a note changes."""
         notes, now = self.known(), datetime.now()
-        # What a query says of today is true today alone, and of now only now.
+        # A query may compare with today's date, so its answer holds for a day; with `now`, only for this moment.
         state = (self.root.resolve(path).stat().st_mtime_ns, self.revision, now if "now" in query else now.date())
         cached = self._answers.get((path, query))
         if cached is not None and cached[0] == state:
@@ -316,7 +316,7 @@ def _bare(name: str) -> str:
 
 
 def _with_endings(name: str) -> tuple[str, ...]:
-    """What a note of this name may be called: as it stands, or with an ending."""
+    """The file names that a name may mean: the name itself, or with the ending of a note."""
     return (name, *(f"{name}{ending}" for ending in ENDINGS))
 
 

@@ -1,8 +1,7 @@
 """Records (breadcrumbs): stored documents, how a model sees them, and the context built from them.
 
-Here, what an agent does with them: its reply is kept as a record, the tools it asks for are run, what they return is
-kept beside it, and the contexts that this concerns are built anew. The tools are a runner's
-(`quire.send.tools.Toolbox`); a failure is a response too.
+This module carries out an agent's reply: it stores the reply as a record, runs the tools that the reply asks for
+(`quire.send.tools.Toolbox`), stores each result, and rebuilds the contexts that depend on these records.
 """
 
 from __future__ import annotations
@@ -44,21 +43,19 @@ __all__ = [
 ]  # fmt: skip
 
 
-# When records change, the contexts of the consumers they concern are rebuilt, a bounded number of times.
-#
-# A consumer's own context never triggers it, and each context built from another counts one generation more:
-# the rounds made here count, whatever the records themselves say.
+# When records change, the contexts that they trigger are rebuilt; these may trigger others, for a bounded number of
+# rounds. A consumer's own context never triggers it.
 
 
 class Reaction(msgspec.Struct, frozen=True):
-    """The contexts that are new, and the configurations that could not be carried out."""
+    """The contexts that changed, and the problems of configurations that failed."""
 
     outputs: tuple[Record, ...] = ()
     problems: tuple[str, ...] = ()
 
 
 def configured(records: Records, consumer_id: str, *, now: int | None = None) -> Config:
-    """The configuration that a consumer has among the records."""
+    """The stored configuration of a consumer."""
     configs = [config for config in _configs(records, now) if config.context.get("consumer_id") == consumer_id]
     if not configs:
         raise NotFound(
@@ -68,9 +65,9 @@ def configured(records: Records, consumer_id: str, *, now: int | None = None) ->
 
 
 def react(records: Records, *changed: Record, now: int | None = None) -> Reaction:
-    """Update the context of every consumer that a record triggers, and of those that these contexts trigger.
+    """Update the context of every consumer that a changed record triggers, then of those that these contexts trigger.
 
-    Of several records at once, the last one that triggers a consumer counts.
+    Where several records trigger a consumer, the last one counts.
     """
     outputs: list[Record] = []
     problems: list[str] = []
@@ -91,7 +88,7 @@ def react(records: Records, *changed: Record, now: int | None = None) -> Reactio
 
 
 def _renew(records: Records, builder: Builder, changed: Sequence[Record], now: int | None) -> list[Record]:
-    """The consumer's context, where one of the records makes it new."""
+    """The consumer's context, if one of the changed records triggers it and it is different now; else nothing."""
     trigger = next((record for record in reversed(changed) if builder.triggered_by(record)), None)
     if trigger is None:
         return []
@@ -106,7 +103,7 @@ def _configs(records: Records, now: int | None) -> list[Record]:
     return list({config.context.get("consumer_id", config.id): config for config in configs}.values())
 
 
-# A model's reply as `agent.response.v1`: its message and the tools it asks for; anything else is a plain message.
+# Parsing a model's reply: an `agent.response.v1` object with a message and tool requests, else a plain message.
 
 RESPONSE_SCHEMA: Final = "agent.response.v1"
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})")
@@ -119,7 +116,7 @@ class ToolRequest(msgspec.Struct, frozen=True):
 
 
 class AgentReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reply says and asks for; `problems` tells what was skipped and why."""
+    """A parsed reply; `problems` lists the tool requests that were skipped, and why."""
 
     message: str
     tool_requests: tuple[ToolRequest, ...] = ()
@@ -130,12 +127,12 @@ class AgentReply(msgspec.Struct, frozen=True, kw_only=True):
     context: JsonObject = {}
 
     def entries(self) -> list[Entry]:
-        """The reply as entries for a log: what it says, then its calls."""
+        """The reply as log entries: its message, then its calls."""
         answer = [respond(self.message)] if self.message or not self.tool_requests else []
         return [*answer, *(call(request.request_id, request.tool, request.input) for request in self.tool_requests)]
 
     def fields(self) -> JsonObject:
-        """The arguments of `Records.create` that keep this reply as a record."""
+        """The arguments of `Records.create` that store this reply."""
         context = self.context if self.structured else {"message": self.message}
         return {"schema_name": RESPONSE_SCHEMA, "title": self.title, "tags": list(self.tags), "context": context}
 
@@ -150,7 +147,7 @@ def parse_reply(text: str) -> AgentReply:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """Where the JSON may stand: the whole reply, a fence on one line, each fenced block."""
+    """The parts of a reply that may be the JSON: all of it, a fence on a single line, each fenced block."""
     whole = text.strip()
     yield whole
     if whole.startswith("```") and whole.endswith("```"):
@@ -159,7 +156,7 @@ def _candidates(text: str) -> Iterator[str]:
 
 
 def _fences(text: str) -> Iterator[str]:
-    """The insides of the code fences, in order; one that is never closed runs to the end."""
+    """The content of each code fence; one that is never closed runs to the end."""
     block: list[str] | None = None
     mark = ""
     for line in text.split("\n"):
@@ -177,11 +174,11 @@ def _fences(text: str) -> Iterator[str]:
 
 
 def _breadcrumb(text: str) -> JsonObject | None:
-    """The breadcrumb that a text asks to create, if it is one of ours."""
+    """The `agent.response.v1` record that a text asks to create, if it does."""
     if not text.lstrip().startswith("{"):
         return None
     try:
-        # Which also refuses what could not be stored or shown: NaN, and lone surrogates.
+        # This decoder also refuses NaN and lone surrogates, which could not be stored or shown.
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
@@ -208,7 +205,7 @@ def _structure(breadcrumb: JsonObject) -> AgentReply:
 
 
 def _requests(value: Json) -> tuple[list[ToolRequest], list[str]]:
-    """The requests that can be carried out, and why the others cannot."""
+    """The valid tool requests, and the problems of the others."""
     if value is None:
         return [], []
     if not isinstance(value, list):
@@ -237,14 +234,14 @@ RESPONSE: Final = "tool.response.v1"
 
 
 class RecordTools(Protocol):
-    """Carries out the tool requests of an agent."""
+    """Runs the tools that an agent asks for."""
 
     async def run(self, call: Entry) -> Entry:
-        """The result of a call; failures are results too."""
+        """Return the result of a call; a failure is a result too."""
 
 
 class CarriedOut(msgspec.Struct, frozen=True):
-    """The reply and its record, one `tool.response.v1` per request, and the contexts that became new."""
+    """The reply and its record, one `tool.response.v1` record per request, and the contexts that changed."""
 
     reply: AgentReply
     record: Record
@@ -255,9 +252,9 @@ class CarriedOut(msgspec.Struct, frozen=True):
 async def carry_out(
     records: Records, text: str, tools: RecordTools, *, tags: Iterable[str] = (), now: int | None = None
 ) -> CarriedOut:
-    """Keep a reply, run its tool requests in order, and renew the contexts this concerns.
+    """Store a reply, run its tool requests in order, and rebuild the contexts that depend on them.
 
-    `tags` go to every record that is made: a conversation's `session:…`, say.
+    Every new record gets the `tags`, such as a conversation's `session:…`.
     """
     reply, shared = parse_reply(text), list(tags)
     fields = reply.fields()
@@ -265,19 +262,19 @@ async def carry_out(
     responses = []
     for request in reply.tool_requests:
         result = await tools.run(call(request.request_id, request.tool, request.input))
-        # Kept one by one: what a tool has done is known even if the next one never ends.
+        # Stored one by one, so that a result is not lost where the next tool never ends.
         context = response_context(request.tool, request.request_id, result)
         responses.append(records.create(RESPONSE, context, tags=shared, now=now))
     return CarriedOut(reply, message, tuple(responses), react(records, message, *responses, now=now))
 
 
 def response_context(tool: str, request_id: str, result: Entry) -> JsonObject:
-    """What a `tool.response.v1` record holds of a call's result."""
+    """The context of the `tool.response.v1` record for a call's result."""
     kind = "error" if result.body.get("error") else "output"
     return {"tool": tool, "requestId": request_id, kind: result_words(result)}
 
 
-# `tool.catalog.v1`: the registered tools in one record, with their text and names by its hints.
+# `tool.catalog.v1`: the registered tools in one record, whose hints show their text and names.
 
 CATALOG_SCHEMA: Final = "tool.catalog.v1"
 TOOL_SCHEMA: Final = "tool.v1"
@@ -286,18 +283,18 @@ TOOL_SCHEMA: Final = "tool.v1"
 def catalog(
     tools: Iterable[JsonObject], *, title: str = "Tool catalog", tags: Iterable[str] = ("tool:catalog",)
 ) -> Record:
-    """The catalog of some tools, in the order given; keep it with `keep_catalog`."""
+    """An unsaved catalog of tools, in the order given; `keep_catalog` stores one."""
     return draft(CATALOG_SCHEMA, {"tools": [_check_tool(tool) for tool in tools]}, title=title, tags=tags)
 
 
 def registered(records: Records, *, now: int | None = None) -> list[JsonObject]:
-    """The tools that stand as `tool.v1` records, oldest first; a name registered again keeps its first place."""
+    """The tools of the `tool.v1` records, oldest first; a tool that is registered again keeps its place."""
     tools = records.select(Selector(schemas=(TOOL_SCHEMA,)), now=now)
     return list({record.context.get("name"): record.context for record in tools}.values())
 
 
 def keep_catalog(records: Records, tools: Iterable[JsonObject] | None = None, *, now: int | None = None) -> Record:
-    """Create or bring up to date the store's catalog, from `tools` or from the registered ones."""
+    """Create or update the store's catalog, from `tools` or else from the registered ones."""
     draft = catalog(registered(records, now=now) if tools is None else tools)
     existing = records.select(Selector(schemas=(CATALOG_SCHEMA,), all_tags=draft.tags), newest=1, now=now)
     if not existing:

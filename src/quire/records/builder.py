@@ -1,9 +1,8 @@
-"""The context builder: from a consumer's configuration and the records to the text that its model receives.
+"""The context builder: makes the text that a consumer's model receives, from its configuration and the records.
 
-The records that the sources name are gathered, messages as exchanges (a question with its answer, and what was said
-between two that were found), and cut to what fits. `build` reads and decides, `update` keeps the result as the
-consumer's record. The direct path is `build(...).text`; the record's `formatted_context` with the request appended
-gives the same bytes.
+It gathers the records that the sources select (messages with the question or answer beside them), drops repeats, and
+cuts to the budget. `build` only reads; `update` stores the result as the consumer's record. `build(...).text` and the
+record's `formatted_context` with the request appended are the same bytes.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ from quire.values import Json, JsonObject
 
 RECENT: Final = 10
 MOST: Final = 1000
-# Between two messages that were found, at most this many others are shown with them.
+# The most messages that are added between two found messages of a conversation.
 BRIDGE: Final = 2
 
 
 class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a context is for: the request, the message that makes it, and the record that set things going."""
+    """What a context is built for: the request's text, the message that holds it, and the record that triggered it."""
 
     request: str
     message: Record | None = None
@@ -54,12 +53,12 @@ class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
     may_show: Callable[[Record], bool] = bool
 
     def allows(self, record: Record) -> bool:
-        """Whether a record may stand beside the request: not the request itself, nothing said after the trigger."""
+        """Whether a record may be shown: not the message or trigger itself, and no message that came after them."""
         if record.id in {source.id for source in (self.message, self.trigger) if source}:
             return False
         last = self.trigger or self.message
-        said_later = last is not None and bool(role(record)) and number(record.id) > number(last.id)
-        return not said_later and self.may_show(record)
+        is_later = last is not None and bool(role(record)) and number(record.id) > number(last.id)
+        return not is_later and self.may_show(record)
 
     @property
     def session(self) -> str:
@@ -68,7 +67,7 @@ class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PickedRecord(msgspec.Struct, frozen=True):
-    """A record, its weight from 0 to 1, and the group that it is shown or left out with."""
+    """A record with its weight from 0 to 1; the records of a `group` are shown or left out together."""
 
     record: Record
     weight: float
@@ -83,7 +82,7 @@ class PickedRecord(msgspec.Struct, frozen=True):
 def gather(
     records: Records, sources: Iterable[RecordSource], ask: ContextRequest, now: int | None
 ) -> list[PickedRecord]:
-    """What all sources give, in the order of creation; a record that several give keeps its greatest weight."""
+    """The records of all sources, in the order of creation; a record of several sources has its greatest weight."""
     picked: dict[str, PickedRecord] = {}
     for source in sources:
         for pick in _picked_from(records, source, ask, now):
@@ -106,7 +105,7 @@ def _picked_from(records: Records, source: RecordSource, ask: ContextRequest, no
 def _nearest(
     records: Records, source: RecordSource, selector: Selector, ask: ContextRequest, now: int | None
 ) -> list[PickedRecord]:
-    """The records nearest to the request: at most nn, none below the floor, messages with their exchange."""
+    """The records nearest to the request: at most `nn`, none below `floor`, messages with those beside them."""
     hits = records.near(ask.request, selector, keep=ask.allows, now=now)
     near = [hit for hit in hits if hit.share > 0 and hit.share >= source.floor][: source.nn]
     picked = [PickedRecord(hit.record, hit.share, hit.record.id, source.role) for hit in near]
@@ -114,7 +113,7 @@ def _nearest(
         return picked
 
     def beside(record: Record, step: int) -> Record | None:
-        """The message next to one in its conversation."""
+        """The next (1) or previous (-1) message of the same conversation."""
         spoken = Selector(schemas=tuple(dict.fromkeys((*SPOKEN, record.schema_name))))
         neighbour = records.beside(record, step, spoken, session(record), now=now)
         return neighbour if neighbour and role(neighbour) and ask.allows(neighbour) else None
@@ -123,7 +122,7 @@ def _nearest(
 
 
 def _pair(picked: list[PickedRecord], beside: Callable[[Record, int], Record | None]) -> list[PickedRecord]:
-    """Each question with the answer directly behind it, each answer with the question directly before it."""
+    """Add to each question the answer directly after it, and to each answer the question directly before it."""
     out = {pick.record.id: pick for pick in picked}
     for pick in picked:
         speaker = role(pick.record)
@@ -134,7 +133,7 @@ def _pair(picked: list[PickedRecord], beside: Callable[[Record, int], Record | N
 
 
 def _bridge(picked: list[PickedRecord], beside: Callable[[Record, int], Record | None]) -> list[PickedRecord]:
-    """With what was said between two messages that stand close: 'Where exactly is that?' says nothing alone."""
+    """Add the few messages between two picked ones: 'Where exactly is that?' means nothing alone."""
     out = list(picked)
     for first, second in pairwise([pick for pick in picked if role(pick.record)]):
         weight = min(first.weight, second.weight)
@@ -143,7 +142,7 @@ def _bridge(picked: list[PickedRecord], beside: Callable[[Record, int], Record |
 
 
 def _between(first: Record, second: Record, beside: Callable[[Record, int], Record | None]) -> list[Record]:
-    """The messages between two of one conversation, if they are few; else none."""
+    """The messages between two of the same conversation, where there are at most `BRIDGE`; else none."""
     between: list[Record] = []
     after = beside(first, 1) if session(first) == session(second) else None
     while after and after.id != second.id and len(between) < BRIDGE:
@@ -152,9 +151,8 @@ def _between(first: Record, second: Record, beside: Callable[[Record, int], Reco
     return between if after and after.id == second.id else []
 
 
-# Which texts say the same: by the cosine of their embeddings where there is an embedder, else by shared words.
-#
-# Texts that differ in a number, a code or a 'not' are never the same, however alike they look.
+# Repeated texts, by the cosine of their embeddings where there is an embedder, else by shared words. Texts that
+# differ in a number, a code or a 'not' never repeat each other.
 
 _WORD = re.compile(r"\w+(?:['’]\w+)?")
 _FACT = re.compile(r"\S*\d\S*")
@@ -171,20 +169,20 @@ def find_repeats(
     pinned: Iterable[int] = (),
     places: Sequence[str] | None = None,
 ) -> dict[int, int]:
-    """The texts that repeat another, each with the one that stays: the pinned, else the later.
+    """The texts that repeat another, each with the one that stays (a pinned one, else the later one), by index.
 
-    ["a b", "c", "a b"] -> {0: 2}. `places` says what each text answers: equal words in different places differ.
+    ["a b", "c", "a b"] -> {0: 2}. With `places` (what each text answers), repeats must have the same place too.
     """
     columns = [texts] if places is None else [texts, places]
     alike = [by_meaning(column, embed) if embed else by_words(column) for column in columns]
     facts = [tuple(map(_facts, row)) for row in zip(*columns, strict=True)]
     staying, dropped = list(dict.fromkeys(pinned)), dict[int, int]()
 
-    def say_the_same(first: int, second: int) -> bool:
+    def are_alike(first: int, second: int) -> bool:
         return facts[first] == facts[second] and all(near(first, second) >= threshold for near in alike)
 
     for at in reversed([at for at in range(len(texts)) if at not in staying]):
-        same = next((earlier for earlier in staying if say_the_same(earlier, at)), None)
+        same = next((other for other in staying if are_alike(other, at)), None)
         if same is None:
             staying.append(at)
         else:
@@ -215,15 +213,15 @@ def by_meaning(texts: Sequence[str], embed: Embed) -> Alike:
 
 
 def _facts(text: str) -> tuple[frozenset[str], bool]:
-    """What must agree: every word that holds a digit, and whether something is denied."""
+    """What repeats must have in common: the words with a digit, and whether there is a negation."""
     return frozenset(fact.strip(".,;:!?()") for fact in _FACT.findall(text.casefold())), bool(_NOT.search(text))
 
 
-# Cut what was picked to a number of tokens, counted over the rendered text; everything left out has its reason.
+# Cutting the picked records to the budget, in tokens of the rendered text; everything left out has a reason.
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One record's shape, how much it matters, and the group it stays or goes with; a pinned one never goes."""
+    """One record as it is shown, with its weight; the parts of a group stay or go together, a pinned one stays."""
 
     id: str
     shape: Shape
@@ -233,10 +231,10 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """What is repeated or not as a whole: a question with its answers, a lone line, or a tool's result."""
+    """Parts that repeat others as a whole: a question with its answers, a single message, or a tool's result."""
 
     parts: tuple[Part, ...]
-    # The question that the assistant had put before, which gives a "Yes." its meaning.
+    # The assistant's question before it, which gives a "Yes." its meaning.
     before: str = ""
 
     @property
@@ -245,19 +243,19 @@ class Exchange(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What is said last: the answers, or the only line."""
+        """The texts of the last speaker: the answers, or the only message."""
         last = self.kind[-1]
         return "\n".join(part.shape.text for part in self.parts if _speaker(part) == last)
 
     @property
     def place(self) -> str:
-        """What it is said to: the question, and what stood before it."""
+        """What `text` answers: the question, and the assistant's question before that."""
         questions = [part.shape.text for part in self.parts if _speaker(part) != self.kind[-1]]
         return "\n".join([self.before, *questions] if self.before else questions)
 
 
 def exchanges(parts: Sequence[Part], sessions: Mapping[str, str]) -> list[Exchange]:
-    """Parts as they belong together: in each session an answer joins the question before it."""
+    """Parts as exchanges: in each session, an answer joins the question before it."""
     out: list[Exchange] = []
     newest: dict[str, int] = {}
     for part in parts:
@@ -290,7 +288,7 @@ def tokens_of(value: Clean) -> int:
 
 
 def fit(parts: Sequence[Part], request: str, budget: int | None, detail: Detail = "full") -> FittedParts:
-    """All parts if they fit; else tools in at most half the budget, and of the rest what matters most."""
+    """All parts if they fit; else tools in at most half the budget, and the other groups by their weight."""
     everything = assemble_parts(parts, request, detail)
     if budget is None or tokens_of(everything) <= budget:
         return FittedParts(everything, tuple(part.id for part in parts), tokens_of(everything))
@@ -311,7 +309,7 @@ def fit(parts: Sequence[Part], request: str, budget: int | None, detail: Detail 
 def assemble_parts(
     parts: Sequence[Part], request: str, detail: Detail, tools: Sequence[CleanTool] | None = None
 ) -> Clean:
-    """The clean value of some parts, in their order; a tool's name counts once, its last word wins."""
+    """The clean value of some parts, in their order; of tools with the same name the last one counts."""
     chosen = list_tools(parts) if tools is None else tuple(tools)
     if detail == "short":
         chosen = tuple(CleanTool(tool.name, tool.description) for tool in chosen)
@@ -331,7 +329,7 @@ def list_tools(parts: Sequence[Part]) -> tuple[CleanTool, ...]:
 def _fit_tools(
     parts: Sequence[Part], share: int, detail: Detail
 ) -> tuple[tuple[CleanTool, ...], Detail, list[JsonObject]]:
-    """The tools within a share of the budget: in full, else short, else as many of them as fit."""
+    """The tools within `share` tokens: in full, else short, else as many short ones as fit."""
     tools = list_tools(parts)
 
     def fits(number: int, detail: Detail) -> bool:
@@ -347,7 +345,7 @@ def _fit_tools(
 def _fit_groups(
     parts: Sequence[Part], tools: tuple[CleanTool, ...], request: str, budget: int, detail: Detail
 ) -> list[Part]:
-    """The groups that matter most, as many as fit, in the order they had; pinned parts first of all."""
+    """The pinned parts and as many groups as fit, by weight; in their original order."""
     weights: dict[str, float] = {}
     for part in parts:
         weights[part.group] = max(weights.get(part.group, 0.0), part.weight)
@@ -365,18 +363,18 @@ def _fit_groups(
 
 
 def _most(limit: int, fits: Callable[[int], bool]) -> int:
-    """The greatest number up to `limit` that fits; 0 is taken to fit."""
+    """The greatest number up to `limit` that fits, or 0."""
     return bisect_left(range(1, limit + 1), True, key=lambda number: not fits(number))
 
 
-# What a builder makes: the text, what explains it, and the record that keeps it.
+# The builder and its result.
 
-# What a model is shown of a built context; the rest explains it.
+# The fields of a stored context that a model sees; the others explain it.
 OUTPUT_HINTS: Final[JsonObject] = {"include": ["consumer_id", "formatted_context", "request", "trigger"]}
 
 
 class BuiltContext(msgspec.Struct, frozen=True, kw_only=True):
-    """A context: its text without the request, what it shows, and what it leaves out and why."""
+    """A context: its text without the request, its sources, and what was left out and why."""
 
     consumer_id: str
     formatted_context: str
@@ -394,7 +392,7 @@ class BuiltContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def context(self) -> JsonObject:
-        """The context of the consumer's record."""
+        """The `context` field of the consumer's record."""
         trigger = {"id": self.trigger.id, "version": self.trigger.version} if self.trigger else None
         return {
             "consumer_id": self.consumer_id,
@@ -409,12 +407,12 @@ class BuiltContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def built_by(record: Record) -> str:
-    """The consumer whose builder made a record, '' for any other record."""
+    """The consumer whose builder made a record; '' for a record that no builder made."""
     return str(_build(record).get("by", ""))
 
 
 def generation(record: Record) -> int:
-    """How many builders stand between a record and what was said: 0 for what no builder made."""
+    """How many builds a record went through: 0 where no builder made it, 2 for a context built from a context."""
     number = _build(record).get("generation", 0)
     return max(0, number) if isinstance(number, int) else 0
 
@@ -425,7 +423,7 @@ def _build(record: Record) -> JsonObject:
 
 
 ATTEMPTS: Final = 5
-# The group of a catalog that is given.
+# The group of the `catalog` that a caller passes.
 CATALOG: Final = "catalog"
 
 
@@ -436,11 +434,11 @@ class Builder:
         self.config = config if isinstance(config, Config) else read_config(config)
 
     def triggered_by(self, record: Record) -> bool:
-        """Whether a record's creation or change calls for a new context."""
+        """Whether the creation or change of a record triggers a new context."""
         return any(trigger.matches(record) for trigger in self.config.update_triggers) and not self.refusal(record)
 
     def refusal(self, record: Record) -> str:
-        """Why a record may not trigger this builder whatever its triggers say; '' where it may."""
+        """Why a record may never trigger this builder; '' where it may."""
         if built_by(record) == self.config.consumer_id:
             return f"{record.id} is this consumer's own context"
         if generation(record) >= self.config.max_generation:
@@ -456,9 +454,9 @@ class Builder:
         catalog: Record | None = None,
         now: int | None = None,
     ) -> BuiltContext:
-        """The context for a request, or for the record that triggers it; nothing is written.
+        """Build the context for a request, or for the record that triggers it; nothing is written.
 
-        A `catalog` stands for the tools that can be run: no others are shown.
+        With a `catalog`, only its tools are shown.
         """
         ask = self._ask(records, trigger, request, now)
         picked = gather(records, self.config.sources, ask, now)
@@ -481,7 +479,7 @@ class Builder:
         )
 
     def update(self, records: Records, trigger: Record, *, now: int | None = None) -> Record:
-        """Build, and keep the result as the consumer's context record."""
+        """Build, and store the result as the consumer's context record."""
         return self.keep(records, self.build(records, trigger=trigger, now=now), now=now)
 
     def keep(self, records: Records, built: BuiltContext, *, now: int | None = None) -> Record:
@@ -504,7 +502,7 @@ class Builder:
             try:
                 return records.update(existing.id, existing.version, context=built.context, ttl_s=output.ttl_s, now=now)
             except (ConflictError, NotFound):
-                continue  # another process was faster: its version is the one to replace
+                continue  # another process changed it meanwhile: replace that version
         raise ConflictError(
             f"the context of {self.config.consumer_id!r} changed {ATTEMPTS} times while it was kept", hint="Try again."
         )
@@ -517,13 +515,13 @@ class Builder:
         return contexts[0] if contexts else None
 
     def _ask(self, records: Records, trigger: Record | None, request: str | None, now: int | None) -> ContextRequest:
-        """What is asked: in so many words, by the trigger, or else by the newest message of a user."""
+        """What the context is for: the given request, the trigger's text, or else the newest message of a user."""
         if trigger is not None and self.refusal(trigger):
             raise CallError(self.refusal(trigger), hint="Contexts built from contexts would never end.")
         if trigger is not None and role(trigger) == "user":
             message: Record | None = trigger
         elif request is None:
-            # The newest thing a user said, in the trigger's session where it names one.
+            # In the trigger's session, where it has one.
             tags = (session(trigger),) if trigger and session(trigger) else ()
             messages = records.select(Selector(schemas=(USER,), all_tags=tags), newest=1, now=now)
             message = messages[0] if messages else None
@@ -533,14 +531,14 @@ class Builder:
         return ContextRequest(request=words, message=message, trigger=trigger, may_show=self._may_show)
 
     def _stored_request(self, records: Records, request: str, now: int | None) -> Record | None:
-        """The record of a request that was stored before it was asked: the last thing said, in the same words."""
+        """The newest message, if it is the user's and has the text of the request: then that is the request."""
         named = [schema for source in self.config.sources for schema in source.selector.schemas]
         spoken = Selector(schemas=tuple(dict.fromkeys((*SPOKEN, *named))))
         last = records.select(spoken, newest=1, keep=lambda record: bool(role(record)), now=now)
         return last[0] if last and role(last[0]) == "user" and context_text(last[0].context) == request else None
 
     def _may_show(self, record: Record) -> bool:
-        """Not the consumer's own contexts; those of others only where a source names their schema."""
+        """Whether a record may be shown: of built contexts only other consumers', and only if a source names their schema."""
         maker = built_by(record)
         named = any(record.schema_name in source.selector.schemas for source in self.config.sources)
         return not maker or (maker != self.config.consumer_id and named)
@@ -548,7 +546,7 @@ class Builder:
     def _distinct(
         self, picked: Sequence[PickedRecord], ask: ContextRequest, embed: Embed | None
     ) -> tuple[list[Part], list[JsonObject]]:
-        """One part for each record, without those that say again what a later one says."""
+        """A part for each record without repeats, and what was left out as a repeat."""
         pin = ask.trigger.id if ask.trigger else ""
         parts = [
             Part(pick.record.id, shape(pick.record, pick.role), pick.weight, pick.group, pick.record.id == pin)
@@ -566,7 +564,7 @@ class Builder:
 
 
 def _repeated_questions(parts: Sequence[Part], request: str, threshold: float, embed: Embed | None) -> dict[str, str]:
-    """Earlier messages of the user that say the same as the request, which itself is never dropped."""
+    """The user's earlier messages that repeat the request (id -> what it repeats); the request itself stays."""
     user = [part for part in parts if part.shape.message and part.shape.message.role == "user"]
     texts = [part.shape.text for part in user]
     if not request or not texts:
@@ -576,7 +574,7 @@ def _repeated_questions(parts: Sequence[Part], request: str, threshold: float, e
 
 
 def _repeats(units: Sequence[Exchange], threshold: float, embed: Embed | None) -> dict[str, str]:
-    """Exchanges of one kind that say again, in the same place, what another says."""
+    """The records of exchanges that repeat another one of their kind (id -> id of the record that stays)."""
     dropped: dict[str, str] = {}
     for kind in dict.fromkeys(unit.kind for unit in units):
         same_kind = [unit for unit in units if unit.kind == kind]

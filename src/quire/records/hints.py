@@ -1,6 +1,6 @@
-"""`llm_hints`: what a model sees of a record's context. include, then exclude, then transform.
+"""`llm_hints`: what a model sees of a record's context; `include`, then `exclude`, then `transform` apply.
 
-An error changes nothing: the context comes back as it was, with the error beside it.
+Where hints fail, the context is returned unchanged, with the error.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ from quire.records.paths import (
 )
 from quire.values import Json, JsonObject
 
-# A logic-less template: `{{a.b}}`, `{{#each list}}`, `{{#if value}}`, and nothing that could run.
-#
-# A template sees one record's context, can only walk what is there, and stops at the meter's limits.
-# Text outside the tags is kept to the byte; nothing is escaped or trimmed.
+# Templates: `{{a.b}}`, `{{#each list}}`, `{{#if value}}`, and no code. A template reads one record's context within
+# the meter's limits; text outside the tags is kept to the byte.
 
-# Braces cannot stand inside a tag, so finding tags is linear whatever the template holds.
+# No braces inside a tag, so that the search for tags is linear for any template.
 _TAG = re.compile(r"\{\{\{([^{}]*)\}\}\}|\{\{([^{}]*)\}\}")
 _SEGMENT = re.compile(r"\[([^\]]*)\]|([^.\[\]\s/(){}|=~\"'`#!&<>^*,;@]+)")
 _SEGMENTS = re.compile(rf"(?:{_SEGMENT.pattern})(?:\.(?:{_SEGMENT.pattern})|\[[^\]]*\])*")
@@ -42,7 +40,7 @@ _LOOP_NAMES = frozenset({"@index", "@key", "@first", "@last"})
 
 
 class Path(msgspec.Struct, frozen=True):
-    """Where a value is looked up: `up` scopes out, from `start` (this, @root, @index, …), along `names`."""
+    """A path in a template: `up` scopes outwards, then from `start` (this, @root, @index, …) along `names`."""
 
     names: tuple[str, ...]
     start: str = ""
@@ -50,18 +48,18 @@ class Path(msgspec.Struct, frozen=True):
 
 
 class TemplateBlock(msgspec.Struct):
-    """`{{#each}}`, `{{#if}}` or `{{#unless}}`: what stands inside, and behind its `{{else}}`."""
+    """`{{#each}}`, `{{#if}}` or `{{#unless}}`, with the nodes before and after its `{{else}}`."""
 
     word: str
     path: Path
     at: int
     body: list[Node] = []
     otherwise: list[Node] = []
-    # Which of the two is being read.
-    turned: bool = False
+    # While parsing: whether `{{else}}` was read.
+    has_else: bool = False
 
     def add(self, node: Node) -> None:
-        (self.otherwise if self.turned else self.body).append(node)
+        (self.otherwise if self.has_else else self.body).append(node)
 
     def __call__(self, scope: TemplateScope, meter: Meter) -> Iterator[str]:
         value = scope.find(self.path)
@@ -78,13 +76,13 @@ class TemplateBlock(msgspec.Struct):
             yield from _pieces(self.body, TemplateScope(item, scope.root, loop, scope), meter)
 
 
-# Text, a value or a block: what a template says at one place.
+# A piece of a template (text, a value or a block), called to render it.
 Node: TypeAlias = Callable[["TemplateScope", Meter], Iterable[str]]
 
 
 @lru_cache(maxsize=256)
 def parse(template: str, depth: int = 16) -> tuple[Node, ...]:
-    """The tree of a template; what is not understood is an error with its place."""
+    """Parse a template; an error names its line and column."""
     blocks, end = [TemplateBlock("", Path(()), 0)], 0
     for tag in _TAG.finditer(template):
         _literal(template, end, tag.start(), blocks[-1])
@@ -112,8 +110,8 @@ def _tag(template: str, expression: str, at: int, blocks: list[TemplateBlock], d
         if len(blocks) > depth:
             raise fault(template, at, f"blocks nested deeper than {depth}")
         blocks.append(TemplateBlock(word[1:], _path(template, rest.strip(), at), at))
-    elif expression == "else" and len(blocks) > 1 and not blocks[-1].turned:
-        blocks[-1].turned = True
+    elif expression == "else" and len(blocks) > 1 and not blocks[-1].has_else:
+        blocks[-1].has_else = True
     elif expression.startswith("/") and len(blocks) > 1 and expression[1:].strip() == blocks[-1].word:
         block = blocks.pop()
         blocks[-1].add(block)
@@ -145,7 +143,7 @@ def _names(text: str) -> tuple[str, ...] | None:
 
 
 class TemplateScope(msgspec.Struct, frozen=True):
-    """What names mean at one place: the item of the innermost loop, and what stands around it."""
+    """What names mean at one place of a template: the item of the innermost loop, and the scopes around it."""
 
     this: Json
     root: JsonObject
@@ -161,7 +159,7 @@ class TemplateScope(msgspec.Struct, frozen=True):
         return look_up(scope.first(path), path.names)
 
     def first(self, path: Path) -> Json:
-        """The value that the names start from; `context` is the whole context wherever nothing hides it."""
+        """The value that the names start from; `context` is the whole context unless the loop's item has such a field."""
         if path.start in _LOOP_NAMES:
             return self.loop.get(path.start, MISSING)
         if path.start == "@root":
@@ -173,7 +171,7 @@ class TemplateScope(msgspec.Struct, frozen=True):
 
 
 def view(context: Json) -> JsonObject:
-    """What a template may name: the context's fields, and the same again under `context`."""
+    """The names in a template: the context's fields, and the whole context as `context`."""
     return {**(context if isinstance(context, dict) else {}), "context": context}
 
 
@@ -189,13 +187,13 @@ def _pieces(nodes: Iterable[Node], scope: TemplateScope, meter: Meter) -> Iterat
         yield from node(scope, meter)
 
 
-# The types of transform rule: template, extract, format, literal, jq; and tools, the text of a list of tools.
+# The types of transform rules: template, format, literal, tools (the text of a list of tools), extract and jq.
 
 _FIELD = re.compile(r"\{([^\s{}\"':,]+)\}")
 
 
 def fill(pattern: str, context: Json, meter: Meter) -> str:
-    """`{a.b}` replaced by the value there; what a value brings is not looked at again."""
+    """Replace each `{a.b}` by its value; fields inside a value are not replaced."""
     fields = view(context)
 
     def value(field: re.Match[str]) -> str:
@@ -206,7 +204,7 @@ def fill(pattern: str, context: Json, meter: Meter) -> str:
 
 
 def tools(path: str, context: Json, meter: Meter) -> str:
-    """The list of tools at a path, as the clean format shows it below its heading."""
+    """The text of the list of tools at a path, as in the clean format."""
     listed = one_or_many(extract(path, context, meter))
     if not isinstance(listed, list) or not all(isinstance(tool, dict) for tool in listed):
         raise DataError(f"no list of tools at {path!r}")
@@ -216,14 +214,14 @@ def tools(path: str, context: Json, meter: Meter) -> str:
         raise DataError(f"a tool at {path!r} is not {{name, description, …}}: {error}") from error
 
 
-# type -> the key that holds its program, and what carries it out
+# type -> (the key of its program, the function that runs it)
 _VALUES: Final[dict[str, tuple[str, Callable[[Json, Json, Meter], Json]]]] = {
     "template": ("template", render),
     "format": ("format", fill),
     "literal": ("literal", lambda value, context, meter: value),
     "tools": ("tools", tools),
 }
-# The same for those that find any number of values; one is shown bare unless the rule says `"many": true`.
+# The same for types that find any number of values; a single value is no list unless the rule says `"many": true`.
 _HITS: Final[dict[str, tuple[str, Callable[[Json, Json, Meter], list[Json]]]]] = {
     "extract": ("value", extract),
     "jq": ("query", expressions.run),
@@ -246,7 +244,7 @@ def apply_rule(rule: Json, context: Json, meter: Meter) -> Json:
 
 
 def _type(rule: JsonObject) -> str:
-    """The rule's type: named, or told by the one key that only it has."""
+    """The rule's type: its `type`, else the type that has the rule's key."""
     if "type" in rule:
         if not isinstance(rule["type"], str) or rule["type"] not in TYPES:
             raise DataError(f"no rule type {as_text(rule['type'])[:40]!r}", hint=f"Use one of {', '.join(TYPES)}.")
@@ -259,7 +257,7 @@ def _type(rule: JsonObject) -> str:
 
 
 def _program(rule: JsonObject, name: str) -> Json:
-    """What the rule carries out: under its type's key or, when that is absent, under the only other one."""
+    """The rule's program: under its type's key, else under its only other key."""
     key = TYPES[name]
     others = [other for other in rule if other not in ("type", "many")]
     if key in rule:
@@ -273,7 +271,7 @@ _KEYS = ("include", "exclude", "transform", "mode")
 
 
 def apply_hints(context: Json, hints: Json, limits: HintLimits | None = None) -> tuple[Json, str | None]:
-    """The context as its hints show it, and what went wrong (then the context is untouched).
+    """The context as its hints show it; or the unchanged context with an error.
 
     {"a": 1, "b": 2}, {"exclude": ["b"]} -> ({"a": 1}, None)
     """
@@ -306,7 +304,7 @@ def _view(context: Json, hints: Json, meter: Meter) -> Json:
 
 
 def check_hints(hints: Json, limits: HintLimits | None = None) -> None:
-    """Refuse hints that cannot be right; a misspelt `exclude` must not show what it meant to hide."""
+    """Raise for invalid hints: a misspelt `exclude` must not show what it was to hide."""
     if not isinstance(hints, dict):
         raise DataError(f"llm_hints is an object, not {as_text(hints)[:40]!r}")
     unknown = [key for key in hints if key not in _KEYS]

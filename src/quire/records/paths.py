@@ -1,4 +1,4 @@
-"""Into a JSON value: dotted paths, looked up, kept or dropped; and JSONPath (RFC 9535), without regular expressions, metered."""
+"""Paths into a JSON value: dotted paths, JSONPath (RFC 9535) and jq, all within limits of work and output."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import msgspec
 from quire.errors import DataError, MissingPart, needs_extra
 from quire.values import Json
 
-# Dotted paths into a JSON value: looking one up, keeping or dropping what they name.
+# Dotted paths: looking up, keeping or dropping what they name.
 
 
 class NoValue:
-    """The answer for a path that leads nowhere; null is a value, this is not."""
+    """The result of a path that leads nowhere, as opposed to null."""
 
     def __bool__(self) -> bool:
         return False
@@ -41,7 +41,7 @@ def child(value: Json, name: str) -> Json:
 
 
 def look_up(value: Json, names: Iterable[str]) -> Json:
-    """Follow the names as far as they lead: {"a": [{"b": 1}]}, a 0 b -> 1."""
+    """The value at the end of the names, or MISSING: {"a": [{"b": 1}]}, a 0 b -> 1."""
     for name in names:
         value = child(value, name)
         if value is MISSING:
@@ -50,7 +50,7 @@ def look_up(value: Json, names: Iterable[str]) -> Json:
 
 
 def as_text(value: Json) -> str:
-    """A value inside a text: strings as they are, nothing for missing and null, else compact JSON."""
+    """A value as text: strings as they are, "" for missing and null, else compact JSON."""
     if isinstance(value, str):
         return value
     if value is MISSING or value is None:
@@ -59,7 +59,7 @@ def as_text(value: Json) -> str:
 
 
 def drop(value: Json, paths: Sequence[str]) -> Json:
-    """The value without what the paths name; parents stay, lists are looked through."""
+    """The value without what the paths name, also in the elements of lists."""
     if isinstance(value, list):
         return [drop(item, paths) for item in value]
     if not isinstance(value, dict):
@@ -68,7 +68,7 @@ def drop(value: Json, paths: Sequence[str]) -> Json:
 
 
 def keep(value: Json, paths: Sequence[str]) -> Json:
-    """Only what the paths name, in the value's own order; MISSING where they name nothing of it."""
+    """Only what the paths name, in the value's own order; MISSING where they name nothing."""
     if not paths:
         return MISSING
     if isinstance(value, list):
@@ -81,11 +81,11 @@ def keep(value: Json, paths: Sequence[str]) -> Json:
 
 
 def below(paths: Sequence[str], key: str) -> list[str]:
-    """The paths that lead through `key`, from there on: [a.b, c], a -> [b]."""
+    """The rest of each path that begins with `key`: [a.b, c], a -> [b]."""
     return [path[len(key) + 1 :] for path in paths if path.startswith(key + ".")]
 
 
-# How much work one record's hints may cause, and the meter that stops them there.
+# Limits of the work that one record's hints may cause.
 
 
 class HintLimits(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class HintLimits(msgspec.Struct, frozen=True):
 
 
 class Meter:
-    """What is left of the limits; spending more than there is raises."""
+    """Counts down what is left of the limits; raises when it is used up."""
 
     def __init__(self, limits: HintLimits) -> None:
         self.limits = limits
@@ -115,14 +115,14 @@ class Meter:
             raise DataError(f"more than {self.limits.steps:,} steps", hint="Ask for less of the context.")
 
     def write(self, text: str) -> str:
-        """Pass a piece of output through, charged by its length."""
+        """Charge a piece of output by its length, and return it."""
         self.chars -= len(text)
         if self.chars < 0:
             raise DataError(f"more than {self.limits.output_chars:,} characters of output", hint="Show less.")
         return text
 
     def source(self, text: Json) -> str:
-        """A rule's program text: a string of bounded length."""
+        """Check a rule's program, which must be a string of limited length, and return it."""
         if not isinstance(text, str):
             raise DataError(f"expected a string, not {type(text).__name__}")
         if len(text) > self.limits.source_chars:
@@ -131,7 +131,7 @@ class Meter:
 
 
 def check_depth(value: Json, most: int) -> None:
-    """Refuse data nested deeper than `most`, without recursion of our own."""
+    """Raise for data nested deeper than `most`; without recursion, which deep data would exhaust."""
     level, depth = [value], 0
     while level:
         depth += 1
@@ -143,10 +143,8 @@ def check_depth(value: Json, most: int) -> None:
         ]
 
 
-# JSONPath over one context: RFC 9535 by python-jsonpath, without regular expressions, metered.
-#
-# A short path can visit a document's nodes many times over (`$..*..*..*`), so the library is given a copy of
-# the data whose every look is charged to the meter.
+# JSONPath (RFC 9535) by python-jsonpath, without regular expressions. A short path can visit a document's nodes many
+# times (`$..*..*..*`), so the library gets a copy of the data that charges the meter for every access.
 
 
 def extract(path: Json, context: Json, meter: Meter) -> list[Json]:
@@ -158,19 +156,19 @@ def extract(path: Json, context: Json, meter: Meter) -> list[Json]:
         matches = Environment(meter).compile(_root(source)).finditer(data)
         return [getattr(match.obj, "original", match.obj) for match in matches]
     except Error as error:
-        # str() of these errors can itself fail (a bad place in an empty path), so only the message is used.
+        # str() of these errors can fail itself (for an empty path), so only the message is used.
         raise DataError(f"JSONPath {source[:80]!r}: {error.args[0]}") from error
     except RecursionError as error:
         raise DataError(f"JSONPath {source[:80]!r} is nested too deeply") from error
 
 
 def one_or_many(hits: list[Json]) -> Json:
-    """No hit is null, one the bare value, more an array."""
+    """Null for no hit, the value itself for one, a list for several."""
     return hits if len(hits) > 1 else hits[0] if hits else None
 
 
 def _root(path: str) -> str:
-    """A path may leave out its `$`: tools[*].name -> $.tools[*].name."""
+    """The path with its `$`, which may be left out: tools[*].name -> $.tools[*].name."""
     path = path.strip()
     if not path or path.startswith("$"):
         return path
@@ -178,7 +176,7 @@ def _root(path: str) -> str:
 
 
 class _Object(dict[str, Any]):
-    """An object that charges for being walked; `weight` is how many nodes it holds."""
+    """An object that charges the meter for iteration; `weight` is how many nodes it holds."""
 
     def __init__(self, original: dict[str, Json], meter: Meter) -> None:
         super().__init__((key, _meter(value, meter)) for key, value in original.items())
@@ -219,7 +217,7 @@ def _weight(value: Json) -> int:
 
 @cache
 def _library() -> tuple[Any, type[Exception]]:
-    """The strict environment for one meter, and the library's error."""
+    """The class of a strict environment that charges a meter, and the library's error."""
     with needs_extra("extract needs python-jsonpath", "records"):
         from jsonpath import JSONPathEnvironment, JSONPathError
 
@@ -230,7 +228,7 @@ def _library() -> tuple[Any, type[Exception]]:
 
         def setup_function_extensions(self) -> None:
             super().setup_function_extensions()
-            # A pattern can take for ever on the wrong text.
+            # A regular expression can take for ever on some texts.
             for name in ("match", "search"):
                 self.function_extensions.pop(name, None)
 
@@ -246,19 +244,18 @@ def _library() -> tuple[Any, type[Exception]]:
     return Environment, JSONPathError
 
 
-# jq programs, each in a process of its own: no environment, no files, no clock, and an end.
-#
-# jq is a full language, so a program may run for ever or fill the memory; the process is what stops it.
+# jq programs. jq is a full language, so each program runs in its own process with limits of time and memory, and
+# without environment variables, files and clock.
 
-# Definitions in front of a program also make `import` and `include` a syntax error: they must come first.
+# Definitions before a program also make `import` and `include` syntax errors, since these must come first.
 _FENCE = (
     'def now: error("now is not available"); def input: error("input is not available"); '
     "def inputs: input; def env: {}; {} as $ENV | "
 )
-# Starting a process takes its time on a busy machine; only the program's own work is charged by `cpu`.
+# Allowed for starting a process on a busy machine; the program's own work is limited by `cpu`.
 _START_SECONDS = 10.0
 
-# The limits are set before the program is compiled; with no file descriptors left nothing can be opened.
+# The limits are set before the program is compiled; with no free file descriptors nothing can be opened.
 _CHILD = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -297,7 +294,7 @@ def run(program: str, context: Json, meter: Meter) -> list[Json]:
     }
     answer = _answer(json.dumps(job), folder, meter.limits.jq_seconds)
     if "error" in answer:
-        # What jq says is wrong; the lines behind it quote the program with the fence in front.
+        # The first line is jq's message; the others quote the program with the fence before it.
         first = answer["error"].strip().split("\n")[0]
         raise DataError(first.removeprefix("jq: error: ").split(" at <top-level>")[0])
     meter.write(json.dumps(answer["results"]))
@@ -324,7 +321,7 @@ def _answer(job: str, folder: str, seconds: int) -> dict[str, Json]:
 
 @cache
 def _installed_in() -> str:
-    """The folder that jq is imported from; the child knows no other."""
+    """The folder that jq is installed in: the only one that the child process imports from."""
     package = find_spec("jq")
     if package is None or package.origin is None:
         raise MissingPart("a jq rule needs the jq package", hint="pip install 'quire[jq]'")

@@ -1,6 +1,6 @@
 """A record (a breadcrumb): a stored document with tags, a version and hints on how a model should see it.
 
-Which records a selector means, and what a consumer wants its context built from (`context.config.v1`), too.
+Also selectors of records, and a consumer's configuration of its context (`context.config.v1`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quire.records.hints import apply_hints, check_hints
 from quire.records.paths import MISSING, HintLimits, Meter, as_text, check_depth, extract, look_up
 from quire.values import Json, JsonObject, canonical
 
-# What a catalog of tools shows when it brings no hints of its own.
+# The hints of a tool catalog that has none of its own.
 CATALOG_HINTS: Final[JsonObject] = {
     "mode": "merge",
     "transform": {
@@ -32,7 +32,7 @@ MAX_DEPTH: Final = 100
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is kept of one version; times are Unix milliseconds, None where no clock was given."""
+    """One version of a record; times are Unix milliseconds, None where the caller gave no time."""
 
     id: str = ""
     schema_name: str
@@ -47,12 +47,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int | None = None
 
     def expired(self, now: int | None) -> bool:
-        """Whether its time had passed at `now`; without a `now` nothing expires."""
+        """Whether it has expired at `now`; without a `now` nothing expires."""
         return now is not None and self.expires_at is not None and self.expires_at <= now
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """A record as a model sees it: its hints applied, or `error` and the context as it is."""
+    """A record as a model sees it: with its hints applied, or with an `error` and the unchanged context."""
 
     id: str
     schema_name: str
@@ -77,7 +77,7 @@ def session(record: Record) -> str:
 
 
 def to_json(value: Record | View) -> JsonObject:
-    """As JSON, fields in their order, without those that hold nothing."""
+    """As JSON, without empty fields."""
     fields: JsonObject = msgspec.to_builtins(value)
     return {key: item for key, item in fields.items() if item is not None and not (key == "owner" and item == "")}
 
@@ -87,7 +87,7 @@ def encode(record: Record) -> str:
 
 
 def decode(body: str) -> Record:
-    """A record from its stored JSON; a DamageError when that is none."""
+    """A record from its stored JSON; a DamageError where that cannot be read."""
     try:
         fields = json.loads(body)
         return Record(**{**fields, "tags": tuple(fields["tags"])})
@@ -114,7 +114,7 @@ def draft(
     owner: str = "",
     now: int | None = None,
 ) -> Record:
-    """A record that is not kept yet, checked; some schemas bring hints when none are given."""
+    """A new record, checked but not stored; some schemas have hints where none are given."""
     return check_record(
         Record(
             schema_name=schema_name,
@@ -131,7 +131,7 @@ def draft(
 
 
 def expiry(ttl_s: float | None, now: int | None) -> int | None:
-    """When a time to live that begins now ends: 10, 1000 -> 11000."""
+    """The end of a time to live that begins now: 10, 1000 -> 11000."""
     if ttl_s is None:
         return None
     if isinstance(ttl_s, bool) or not isinstance(ttl_s, int | float) or not 0 < ttl_s < 1e12:
@@ -145,7 +145,7 @@ def expiry(ttl_s: float | None, now: int | None) -> int | None:
 
 
 def check_record(record: Record) -> Record:
-    """The record, if all of it is what it should be; the first thing that is not is the error."""
+    """Return the record if it is valid, else raise for the first field that is not."""
     if not isinstance(record.schema_name, str) or not record.schema_name:
         raise CallError("a record needs a schema_name", hint='For example "user.message.v1".')
     for name in ("title", "owner"):
@@ -196,7 +196,7 @@ def fields_of(value: Json) -> JsonObject:
     return dict(value)
 
 
-# What a record is in a clean text: tools, a line of conversation, or a result; by its schema, else by its fields.
+# A record in the clean format: tools, a line of conversation, or a result; by its schema, else by its fields.
 
 USER: Final = "user.message.v1"
 AGENT: Final = "agent.response.v1"
@@ -208,7 +208,7 @@ _OUTPUT_KEYS = ("output", "result", "content")
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """The part of a clean text that one record gives; `text` is what it says, for searching and comparing."""
+    """A record's part of a clean text; `text` is its content, for searching and comparing."""
 
     section: Literal["tools", "conversation", "results"]
     text: str
@@ -218,18 +218,18 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def role(record: Record) -> str:
-    """Who speaks in a record: 'user', 'assistant', or '' where nobody does."""
+    """The speaker of a record that is a message: 'user' or 'assistant'; '' for other records."""
     if record.schema_name == USER:
         return "user"
     if record.schema_name == AGENT:
         return "assistant"
     named = record.context.get("role")
-    says = any(isinstance(record.context.get(key), str) for key in _TEXT_KEYS)
-    return ("user" if named == "user" else "assistant") if isinstance(named, str) and says else ""
+    has_text = any(isinstance(record.context.get(key), str) for key in _TEXT_KEYS)
+    return ("user" if named == "user" else "assistant") if isinstance(named, str) and has_text else ""
 
 
 def shape(record: Record, speaker: str = "") -> Shape:
-    """What a record is, as its hints show it; `speaker` makes a line of conversation of any record."""
+    """A record's part of a clean text, as its hints show it; with a `speaker`, any record is a line of conversation."""
     context = view(record).context
     speaker = speaker or role(record)
     if speaker:
@@ -253,7 +253,7 @@ def context_text(context: Json) -> str:
 
 
 def searchable(record: Record) -> str:
-    """What a record is found by: a message by what it says, anything else by its title and all of its strings."""
+    """The text by which a record is found: a message's text, else the title and all strings of the context."""
     context = view(record).context
     if role(record):
         return context_text(context)
@@ -275,7 +275,7 @@ def _tools(record: Record) -> Shape:
 
 
 def _result(record: Record, context: Json) -> ToolResult:
-    """A tool's response by its tool and output; any other record by its title and what its hints show."""
+    """A tool's response as its tool and output; any other record as its title and what its hints show."""
     fields: JsonObject = context if isinstance(context, dict) else {}
     tool = next((fields[key] for key in _TOOL_KEYS if isinstance(fields.get(key), str)), "")
     if not record.schema_name.startswith("tool.response") or not tool:
@@ -286,11 +286,11 @@ def _result(record: Record, context: Json) -> ToolResult:
     return ToolResult(tool, clean.output_text(fields[outputs[0]] if outputs else None))
 
 
-# Which records are meant: by schema, by any, all or none of some tags, and by what their context holds.
+# Selecting records: by schema, by any, all or none of some tags, and by values in their context.
 
 
 def _ordering(compare: Callable[[Json, Json], bool]) -> Callable[[Json, Json], bool]:
-    """Compare only what can be: numbers with numbers, strings with strings."""
+    """A comparison that is false unless both sides are numbers, or both strings."""
 
     def holds(value: Json, operand: Json) -> bool:
         numbers = all(isinstance(side, int | float) and not isinstance(side, bool) for side in (value, operand))
@@ -326,7 +326,7 @@ OPERATORS: Final[dict[str, Callable[[Json, Json], bool]]] = {
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A condition on the context: the value at `path` (JSONPath or dotted) stands in `op` to `value`."""
+    """A condition on the context: (value at `path`, JSONPath or dotted) `op` `value`."""
 
     path: str
     op: str = "eq"
@@ -353,7 +353,7 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True):
-    """All of its conditions must hold; an empty one is no condition."""
+    """Selects the records for which all conditions hold; an empty condition always does."""
 
     schemas: tuple[str, ...] = ()
     any_tags: tuple[str, ...] = ()
@@ -378,7 +378,7 @@ _KEYS = ("schema_name", "tag", "any_tags", "all_tags", "none_tags", "context_mat
 
 
 def selector(value: JsonObject, where: str = "selector") -> Selector:
-    """Read a selector from JSON; `schema_name` may be a list, `tag` is one more of `all_tags`."""
+    """Read a selector from JSON; `schema_name` may be a list, `tag` is added to `all_tags`."""
     _check_keys(value, where, _KEYS)
     tag = [value["tag"]] if value.get("tag") else []
     all_tags, schemas = value.get("all_tags") or [], value.get("schema_name")
@@ -410,11 +410,11 @@ def _conditions(value: Json) -> list[Json]:
     )
 
 
-# What a consumer wants its context built from (`context.config.v1`), as one frozen value.
+# A consumer's configuration of its context (`context.config.v1`).
 
 SCHEMA: Final = "context.config.v1"
 Method = Literal["vector", "recent", "latest", "tagged", "all"]
-# A chain of contexts that is meant ends before this.
+# The most generations of contexts built from contexts: more than any intended chain needs.
 Generations = Annotated[int, msgspec.Meta(ge=1, le=32)]
 METHODS: Final[tuple[str, ...]] = get_args(Method)
 _HINT = 'Write {"consumer_id": "chat", "sources": [{"schema_name": "user.message.v1", "method": "recent"}]}.'
@@ -422,10 +422,10 @@ _SOURCE_KEYS = ("method", "nn", "limit", "filters", "conversation_scope", "excha
 
 
 class RecordSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where records come from.
+    """Which records a context is built from, and by which method.
 
-    `exchanges`: a message found by `vector` comes with its question or answer, and with what lies between two
-    that were found. `floor`: how near to the best hit another must come, from 0 (any) to 1.
+    `exchanges`: add to a message found by `vector` its question or answer, and the few messages between two found
+    ones. `floor`: the least relevance of a hit as a share of the best one's, from 0 (any) to 1.
     """
 
     method: Method
@@ -447,7 +447,7 @@ class OutputRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Formatting(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is shown: tokens (o200k) of the whole rendered text; from where on two texts say the same."""
+    """How much is shown: at most so many o200k tokens in all; texts at least this similar are repeats."""
 
     max_tokens: int | None = 4000
     deduplication_threshold: float | None = 0.95
@@ -460,12 +460,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     update_triggers: tuple[Selector, ...] = ()
     output: OutputRecord = OutputRecord()
     formatting: Formatting = Formatting()
-    # A context built from a context built from … stops here.
+    # How many times contexts may be built from contexts.
     max_generation: int = 3
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags of the output: those configured, and always the consumer's own."""
+        """The output's tags: the configured ones and the consumer's own."""
         return tuple(dict.fromkeys((*(self.output.tags or ("agent:context",)), f"consumer:{self.consumer_id}")))
 
 
@@ -516,7 +516,7 @@ def _object(value: JsonObject, key: str) -> JsonObject:
 
 
 def _source(value: JsonObject, number: int) -> RecordSource:
-    """A source: its method and bounds, and which records it means (flat or under `filters`)."""
+    """Read a source: its method and bounds, and its selector (beside them or under `filters`)."""
     where = f"source {number}"
     if value.get("method") not in METHODS:
         raise CallError(f"{where} has no method {value.get('method')!r}", hint=f"Use one of {', '.join(METHODS)}.")

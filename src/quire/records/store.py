@@ -1,7 +1,7 @@
-"""Records in the file of a log store: kept with every version, listed, and found by words and by meaning.
+"""Records in a store: all versions of each, listed, and found by words and by meaning.
 
-Each call is one transaction: a kill leaves the record before it or after it, never between.
-Time is an argument (`now`, Unix milliseconds); without one nothing expires and no time is noted.
+Each call is one transaction: a process that is killed leaves the record as it was before or after the call.
+Time is an argument (`now`, Unix milliseconds); without it nothing expires and no time is noted.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from quire.recall.meaning import Embedder
 
 
-# A record that a search found, and how it is shown.
-
+# The length of a hit's preview, in characters.
 PREVIEW = 80
 
 
 class RecordHit(msgspec.Struct, frozen=True):
-    """A record that was found: its score (what the order goes by, the sum of `parts`), the same as a share of the
-    best one's (`relevance`), how much of the query it holds itself from 0 to 1 (`share`), and, where asked for, what
-    its hints show of it.
+    """A record that a search found.
+
+    `score` decides the order and is the sum of `parts`; `relevance` is the score as a share of the best one's;
+    `share` is how much of the query the record itself holds, from 0 to 1.
     """
 
     record: Record
@@ -57,17 +57,17 @@ class RecordHit(msgspec.Struct, frozen=True):
     share: float
     parts: dict[str, float] = {}
     view: View | None = None
-    # What it was found by, as a `quire.recall.Hit` says it.
+    # By what it was found, as in `quire.recall.Hit`.
     by: str = "words"
 
     @property
     def preview(self) -> str:
-        """The beginning of what it says, on one line."""
+        """The beginning of its text, on one line."""
         text = " ".join((searchable(self.record).strip() or self.record.title).split())
         return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 
     def to_json(self) -> JsonObject:
-        """The record's head and score; with its context where that was asked for."""
+        """The record's id, schema, title, tags and scores; with its context where that was asked for."""
         fields: JsonObject = {
             "id": self.record.id,
             "schema_name": self.record.schema_name,
@@ -84,19 +84,18 @@ class RecordHit(msgspec.Struct, frozen=True):
         return fields
 
 
-# Records by meaning: an embedder's vectors, kept with the version they were made of, and their cosines.
-#
-# Vectors are derived and made when first needed, in small transactions: what was made before a kill stays.
+# Searching by meaning. A vector is stored with the version of the record that it was made of, when it is first
+# needed; in small transactions, so that a killed process loses few.
 
-# How many texts are remembered besides the stored vectors: those of requests and of de-duplication.
+# How many vectors of other texts (requests, texts compared for repeats) are kept in memory.
 TEXTS_REMEMBERED: Final = 2000
 BATCH: Final = 32
-# Called with how many vectors are made, and how many will be.
+# Reports progress: (vectors made, vectors to be made).
 Progress: TypeAlias = Callable[[int, int], None]
 
 
 class RecordMeaning:
-    """How near texts come to each other in meaning: an embedder that remembers, and keeps vectors with records."""
+    """An embedder with a cache of its vectors in memory, which stores those of records with them."""
 
     def __init__(self, embedder: Embedder, progress: Progress | None = None) -> None:
         self.embedder, self.progress = embedder, progress
@@ -123,10 +122,10 @@ class RecordMeaning:
         return [float(vector @ query_vector) for vector in vectors]
 
     def vectors(self, table: RecordTable, records: Sequence[Record], texts: Sequence[str]) -> tuple[list[Any], int]:
-        """The vector of each record, and how many were missing: those are made and stored first."""
+        """The vector of each record, and how many were missing and so were made and stored now."""
         from quire.recall.meaning import encode_texts
 
-        vectors = self._store_vectors(table, records) if records else {}
+        vectors = self._stored_vectors(table, records) if records else {}
         missing = [(record, text) for record, text in zip(records, texts, strict=True) if record.id not in vectors]
         if self.progress and missing:
             self.progress(0, len(missing))
@@ -143,7 +142,7 @@ class RecordMeaning:
                 self.progress(at + len(batch), len(missing))
         return [vectors[record.id] for record in records], len(missing)
 
-    def _store_vectors(self, table: RecordTable, records: Sequence[Record]) -> dict[str, Any]:
+    def _stored_vectors(self, table: RecordTable, records: Sequence[Record]) -> dict[str, Any]:
         import numpy
 
         numbers = [number(record.id) for record in records]
@@ -156,11 +155,11 @@ class RecordMeaning:
         }
 
 
-# How much texts have to do with a query, from 0 to 1, the best of them near 1.
+# The relevance of texts to a query, from 0 to 1.
 #
-# By words: the share of the query's words that a text holds, rare words counting more. By meaning, where cosines
-# are given: how near a text comes to the nearest. Together words count 0.7 (of 0.5 to 0.9 the best on recorded
-# conversations), less where no text holds a fifth of the query's words, and nothing where none holds any.
+# By words: the share of the query's words in a text, where rare words count more. By meaning: the cosine as a share
+# of the best one. Words count 0.7 of the sum (the best of 0.5 to 0.9 on recorded conversations), less where no text
+# holds a fifth of the query's words, and nothing where no text holds any.
 
 WORDS: Final = 0.7
 ENOUGH: Final = 0.2
@@ -169,14 +168,14 @@ UNRELATED_COSINE: Final = 0.25
 
 
 class Corpus(msgspec.Struct, frozen=True):
-    """Of how many texts the ones at hand were taken, and in how many of them each word of the query stands."""
+    """How many texts there are in all, and how many of them hold each word of the query."""
 
     size: int
     holding: dict[str, int]
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """The words of a text that are worth searching, each once: 'The API keys' -> ('api', 'keys')."""
+    """The words of a text without function words, each once: 'The API keys' -> ('api', 'keys')."""
     from quire.recall.languages import FUNCTION_WORDS, tokens
 
     return tuple(dict.fromkeys(word for word in tokens(text) if word not in FUNCTION_WORDS["english"]))
@@ -198,7 +197,7 @@ def _lookups(text: str) -> set[str]:
 
 
 def by_words(query: str, texts: Sequence[str], corpus: Corpus | None = None) -> list[float]:
-    """The share of the query's words in each text, weighed by how few texts hold them."""
+    """The share of the query's words in each text, weighted by how few texts hold them."""
     query_words, word_sets = sorted(terms_of(query)), [_lookups(text) for text in texts]
     if corpus is None:
         size = len(word_sets)
@@ -229,13 +228,10 @@ def _shares(values: Sequence[float]) -> list[float]:
     return [max(value, 0.0) / best if best > 0 else 0.0 for value in values]
 
 
-# Records in the order in which they answer a query, by recall's hybrid index; and how relevant each is.
-#
-# The index decides the order, and it also uses the messages around one. The share says how much of the query a record
-# holds itself, so that a neighbour of an answer is not taken for the answer.
+# Ranking. The order comes from recall's hybrid index, which also considers the messages around a message; `share`
+# only considers the record itself, so that a neighbour of an answer is not taken for the answer.
 
-
-# The session of messages that name none: they stand beside each other all the same.
+# The session of messages without one: they count as one conversation.
 UNNAMED_SESSION: Final = "session:"
 
 
@@ -248,10 +244,10 @@ def rank(
     vectors: Sequence[Any] | None = None,
     corpus: Corpus | None = None,
 ) -> list[RecordHit]:
-    """Those of the records that have anything to do with the query, the best first."""
+    """The records that are at all relevant to the query, the best first."""
     cosines = meaning.cosines(query, vectors) if meaning and vectors else None
     shares = relevance(query, texts, cosines, corpus)
-    # An empty text has a vector that is near to everything, yet says nothing.
+    # The vector of an empty text is near to everything, but the record holds nothing.
     near = {
         record.id: share if text.strip() else 0.0 for record, text, share in zip(records, texts, shares, strict=True)
     }
@@ -259,7 +255,7 @@ def rank(
         return []
     hits = _collection(records, texts, meaning, vectors).search(query, len(records))
     by_id = {record.id: record for record in records}
-    # Scores tell how far a hit stands above the others: below them, or with none beside it, they are no share.
+    # Scores can be zero or negative, where they give no share: then the best hits count 1, others 0.
     best = max((hit.score for hit in hits), default=0.0)
     shares = [max(hit.score, 0.0) / best if best > 0 else float(hit.score == best) for hit in hits]
     pairs = zip(hits, shares, strict=True)
@@ -289,12 +285,12 @@ def _collection(
     return collection
 
 
-# Up to FEW records are compared one by one; of more, the MOST that share words with the query.
+# Up to FEW records are all compared with the query; of more, only the MOST that share words with it.
 FEW: Final = 2000
 MOST: Final = 500
 
 
-# `Records.list` hides the built-in name inside the class.
+# Aliases, because inside the class `list` is the method `Records.list`.
 RecordList: TypeAlias = list[Record]
 Hits: TypeAlias = list[RecordHit]
 
@@ -307,7 +303,7 @@ class Records:
         self.meaning = RecordMeaning(embedder, progress) if embedder else None
         self._table = store.records
 
-    # Keeping them
+    # Storing
 
     def create(
         self,
@@ -321,16 +317,16 @@ class Records:
         owner: str = "",
         now: int | None = None,
     ) -> Record:
-        """Keep a new record, at version 1."""
+        """Store a new record, at version 1."""
         record = draft(
             schema_name, context, title=title, tags=tags, llm_hints=llm_hints, ttl_s=ttl_s, owner=owner, now=now
         )
         return self.create_all([record])[0]
 
     def create_all(self, drafts: Iterable[Record]) -> RecordList:
-        """Keep many new records (see `draft`) in one transaction: all of them or none."""
+        """Store many new records (see `draft`) in one transaction: all of them or none."""
         rows = [number_record(record, searchable(record)) for record in drafts]
-        # Hand back what was stored: tuples are lists now, keys are strings.
+        # Return them as stored: in JSON, tuples are lists and keys are strings.
         return [decode(body) for body in self._table.insert(rows)]
 
     def read(self, id: str, *, now: int | None = None) -> View:
@@ -338,7 +334,7 @@ class Records:
         return view(self.read_full(id, now=now))
 
     def read_full(self, id: str, *, version: int | None = None, now: int | None = None) -> Record:
-        """All of a record; an older version of it when one is named."""
+        """A record without its hints applied; with `version`, an older version."""
         record = self._current(id, now)
         if version is None or version == record.version:
             return record
@@ -362,7 +358,7 @@ class Records:
         owner: str | None = None,
         now: int | None = None,
     ) -> Record:
-        """Change what is given of a record that still is at `version`; the rest stays. `{}` takes hints away."""
+        """Change the given fields of a record that is still at `version`; `llm_hints={}` removes its hints."""
         fields = {
             "title": title,
             "tags": None if tags is None else tag_list(tags),
@@ -377,14 +373,14 @@ class Records:
             changes["llm_hints"] = None
         current = self._at_version(id, version, now)
         changed = check_record(msgspec.structs.replace(current, version=current.version + 1, **changes))
-        # Showing a record may take its time (a jq rule), so that comes before the table is locked.
+        # Computed before the table is locked: applying hints may take long (a jq rule).
         row = _row(changed, searchable(changed))
         if not self._table.update(row, version):
             raise self._other_version(id, version, now)
         return decode(row.body)
 
     def delete(self, id: str, version: int | None = None, *, now: int | None = None) -> None:
-        """Remove a record and all its versions; with a version, only if it still is the one."""
+        """Remove a record with all its versions; with `version`, only if it is still at that."""
         if version is not None:
             self._at_version(id, version, now)
         else:
@@ -393,7 +389,7 @@ class Records:
             raise self._other_version(id, version, now)
 
     def purge(self, now: int) -> int:
-        """Remove every record whose time has passed; returns how many."""
+        """Remove every expired record; returns how many."""
         return self._table.purge(now)
 
     def history(self, id: str, *, now: int | None = None) -> RecordList:
@@ -402,7 +398,7 @@ class Records:
         return [decode(body) for body in self._table.versions(number(id))]
 
     def _current(self, id: str, now: int | None) -> Record:
-        """A record at its newest version, if there is one and its time has not passed."""
+        """A record at its newest version; an error where there is none or it has expired."""
         body = self._table.newest(number(id))
         if body is None:
             raise NotFound(f"there is no record {id!r}", hint="`quire record list` shows them.")
@@ -412,7 +408,7 @@ class Records:
         return record
 
     def _at_version(self, id: str, version: int, now: int | None) -> Record:
-        """The record, if it still is the version that the caller saw."""
+        """The record, if it is still at the version that the caller read; else an error."""
         record = self._current(id, now)
         if record.version != version:
             raise ConflictError(
@@ -422,11 +418,11 @@ class Records:
         return record
 
     def _other_version(self, id: str, version: int | None, now: int | None) -> DamageError:
-        """Why a version that was there a moment ago is not: someone was quicker, or the record contradicts itself."""
+        """Why a write did not find the version that was just read: another writer (raised), or a damaged record."""
         self._current(id, now) if version is None else self._at_version(id, version, now)
         return DamageError(f"record {id} is damaged: its version is noted other than it says")
 
-    # Finding them
+    # Finding
 
     def search(
         self,
@@ -438,7 +434,7 @@ class Records:
         include_context: bool = False,
         now: int | None = None,
     ) -> Hits:
-        """The nn records nearest to q, nearest first; none that has nothing to do with it."""
+        """The `nn` records most relevant to q, the best first; irrelevant ones are left out."""
         if nn < 1:
             raise CallError(f"nn is at least 1, not {nn}")
         hits = [hit for hit in self.near(q, _selector(schema_name, tag), now=now) if hit.share > 0][:nn]
@@ -449,9 +445,9 @@ class Records:
     def near(
         self, q: str, selector: Selector, *, keep: Callable[[Record], bool] = bool, now: int | None = None
     ) -> Hits:
-        """What a selector means and has anything to do with q, best first, the older first among equals.
+        """The selected records that are relevant to q, the best first, among equals the older.
 
-        Beyond a few thousand records only those that share a word with q are looked at.
+        Of more than a few thousand records, only those that share a word with q are compared.
         """
         query_words, filter = words_of(q), RecordFilter(selector.schemas, selector.all_tags, now)
         total = self._table.count(filter)
@@ -466,7 +462,7 @@ class Records:
         return rank(q, records, texts, meaning=self.meaning, vectors=vectors, corpus=corpus)
 
     def index(self, *, rebuild: bool = False, now: int | None = None) -> int:
-        """Make the vectors that are missing (or all anew), so that no search has to; returns how many."""
+        """Make the missing vectors now (with `rebuild` all of them) instead of at a search; returns how many."""
         if self.meaning is None:
             raise CallError("there is no embedder to index by", hint="Records(store, embedder=minilm()).")
         if rebuild:
@@ -484,7 +480,7 @@ class Records:
         limit: int | None = None,
         now: int | None = None,
     ) -> RecordList:
-        """Records of a schema and with all of the tags, in the order of creation; the last `limit` of them."""
+        """The newest `limit` records with a schema, all of the tags and an owner, in the order of creation."""
         if limit is not None and limit < 0:
             raise CallError(f"limit is at least 0, not {limit}")
         return self.select(_selector(schema_name, tag, owner), newest=limit, now=now)
@@ -497,7 +493,7 @@ class Records:
         keep: Callable[[Record], bool] = bool,
         now: int | None = None,
     ) -> RecordList:
-        """What a selector means (and `keep` lets through), in the order of creation; or the `newest` so many of it."""
+        """The selected records for which `keep` is true, in the order of creation; with `newest`, the last so many."""
         filter = RecordFilter(selector.schemas, selector.all_tags, now)
         rows = map(decode, self._table.select(filter, newest_first=newest is not None))
         records = [*islice((record for record in rows if selector.matches(record) and keep(record)), newest)]
@@ -506,7 +502,7 @@ class Records:
     def beside(
         self, record: Record, step: int, selector: Selector, session: str = "", *, now: int | None = None
     ) -> Record | None:
-        """The next (step 1) or previous (-1) record of the same session; without a session, of those that name none."""
+        """The next (step 1) or previous (-1) record of a session; with "", of the records without a session."""
         tags = (*selector.all_tags, session) if session else selector.all_tags
         filter = RecordFilter(selector.schemas, tags, now, no_tag="" if session else UNNAMED_SESSION)
         body = self._table.beside(number(record.id), step, filter)
@@ -519,12 +515,12 @@ def _selector(schema_name: str, tag: str | Sequence[str], owner: str = "") -> Se
 
 
 def number_record(record: Record, text: str = "") -> Callable[[int], RecordRow]:
-    """A new record for the number that a table gives it; a search finds it by `text`."""
+    """A function that makes the row of a new record from the number that the table gives it."""
     return lambda n: _row(msgspec.structs.replace(record, id=f"rec-{n}"), text)
 
 
 def _row(record: Record, text: str) -> RecordRow:
-    """A version as a table keeps it, found by `text`."""
+    """A version as a table stores it; a search finds it by `text`."""
     return RecordRow(
         number(record.id), record.version, encode(record), record.schema_name, record.tags, record.expires_at, text
     )

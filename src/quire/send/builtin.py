@@ -21,7 +21,7 @@ from quire.items.symbols import definitions
 from quire.log.store import Store
 from quire.send.tools import Output, Tool, tool
 
-# calculate: arithmetic by the syntax tree, with bounds on size and depth; nothing else can be named or called.
+# calculate: arithmetic on Python's syntax tree, with limits of size and depth; only the listed functions can be called.
 
 Number: TypeAlias = int | float
 
@@ -61,12 +61,12 @@ def calculate(expression: str) -> str:
     value = evaluate(expression)
     if isinstance(value, int):
         return str(value)
-    # As a person writes it: 0.1 + 0.2 -> 0.3, 6.0 -> 6.
+    # Without rounding errors and needless digits: 0.1 + 0.2 -> 0.3, 6.0 -> 6.
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.15g}"
 
 
 def evaluate(expression: str) -> Number:
-    """The value of an expression; everything that is not plain arithmetic is an error."""
+    """The value of an expression; anything but plain arithmetic is an error."""
     if len(expression) > _MAX_LENGTH:
         raise CallError(f"the expression has {len(expression):,} characters; at most {_MAX_LENGTH:,} are read")
     try:
@@ -114,7 +114,7 @@ def _call_function(name: str, args: list[Number]) -> Number:
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    """A power whose size is known before it is made."""
+    """A power; one that would be too large is refused before it is computed."""
     if isinstance(base, int) and isinstance(exponent, int) and abs(base) > 1:
         if exponent > 0 and exponent * base.bit_length() > _MAX_BITS:
             raise CallError(f"{base}**{exponent} is too large")
@@ -134,14 +134,14 @@ def _check_bounds(value: Number) -> Number:
     return value
 
 
-# recall: what was said or returned earlier, by a search or by the handle that stands for it.
+# recall: earlier entries of the thread, found by a search or by their handle.
 
 _LIMIT = 16_000
 _Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
 
 def recall_tool(store: Store, thread: str, limit: int = _LIMIT) -> Tool:
-    """The tool `recall` for one thread, as RECALL_TOOL defines it; it finds nothing of any other thread."""
+    """The tool `recall` as RECALL_TOOL defines it; it searches only this thread."""
     from quire.recall import MOST, RECALL_TOOL, Recall
     from quire.recall.placement import VisibleEntries, look_up
 
@@ -158,15 +158,15 @@ def recall_tool(store: Store, thread: str, limit: int = _LIMIT) -> Tool:
     return msgspec.structs.replace(base, parameters=RECALL_TOOL["parameters"])
 
 
-# read, list and grep: a model's eyes in one folder.
+# read, list and grep, in one folder.
 
-# Where a file may be cut: before its definitions or its sections, at blank lines, at lines; in this order.
+# A long file is cut, by preference, before a definition or section, at a blank line, at any line.
 
 _MARKDOWN = frozenset({".md", ".markdown", ".mdx", ".rst", ".txt"})
 
 
 class FileLines(msgspec.Struct, frozen=True):
-    """Lines start to end of a file, counted from 1; `rest` is where a line that had to be cut goes on."""
+    """Lines `start` to `end` of a file, counted from 1; `rest` is the column at which a cut line continues, else 0."""
 
     text: str
     start: int
@@ -175,7 +175,7 @@ class FileLines(msgspec.Struct, frozen=True):
 
 
 def piece(text: str, name: str, start: int, end: int, limit: int, column: int = 1) -> FileLines:
-    """Lines start to end, or as many of them as fit: up to a definition or a section that begins there."""
+    """Lines `start` to `end`, or as many as fit, preferably up to the beginning of a definition or section."""
     lines = text.removesuffix("\n").split("\n")[start - 1 : end]
     if column > 1:
         lines[0] = lines[0][column - 1 :]
@@ -190,7 +190,7 @@ def piece(text: str, name: str, start: int, end: int, limit: int, column: int = 
 
 
 def _cut_at(lines: Sequence[str], limit: int, levels: Sequence[set[int]]) -> int:
-    """How many of the lines to keep: the last place of the highest level that keeps a quarter of what fits."""
+    """How many lines to keep: up to the last place of the first level that keeps at least a quarter of what fits."""
     fitting, used = 0, 0
     for line in lines:
         used += len(line) + 1
@@ -215,7 +215,7 @@ def _levels(text: str, name: str, start: int, lines: Sequence[str]) -> list[set[
 
 
 def _definition_lines(text: str, name: str, suffix: str) -> tuple[set[int], set[int]]:
-    """The first lines of top-level definitions, and of all; none where the language cannot be read."""
+    """The first lines of top-level definitions, and of all definitions; none for an unknown language."""
     try:
         symbols = definitions(text, suffix, name)
     except QuireError:
@@ -223,14 +223,14 @@ def _definition_lines(text: str, name: str, suffix: str) -> tuple[set[int], set[
     return {symbol.start for symbol in symbols if len(symbol.path) == 1}, {symbol.start for symbol in symbols}
 
 
-# Lines that match a pattern, within a time that no pattern can exceed.
+# Searching for a pattern, within a limit of time.
 
-# Line numbers, counted from 1, and the text around the match.
+# Returns (line number from 1, text around the match) for each line that matches.
 Search: TypeAlias = Callable[[Iterable[str]], Iterator[tuple[int, str]]]
 
 _WIDTH = 240
 _SECONDS = 10.0
-# What a pattern asks to repeat is written out when it is compiled, and what is matched is kept: both are bounded.
+# Limits of memory: compiling writes out the repetitions of a pattern, and matching keeps what it matched.
 _MOST_REPEATED = 200_000
 _LONGEST_PATTERN = 1_000
 _LONGEST_LINE = 100_000
@@ -241,7 +241,7 @@ _PLAIN = re.compile(r"[\w\s,;:'\"<>/@#%&=!~-]*\Z")
 
 
 def matcher(pattern: str, ignore_case: bool = False, seconds: float = _SECONDS) -> Search:
-    """A search for one pattern; all its matching together may take `seconds`."""
+    """A search for one pattern, which may take `seconds` over all its lines."""
     compiled = _compile(pattern, ignore_case)
     until = time.monotonic() + seconds
 
@@ -265,13 +265,13 @@ def matcher(pattern: str, ignore_case: bool = False, seconds: float = _SECONDS) 
 
 
 def _parts(line: str) -> Iterator[tuple[int, str]]:
-    """A line, or of a very long one pieces that overlap: what a search keeps grows with what it is given."""
+    """A line in one piece, a very long one in overlapping pieces, since the memory of a search grows with its text."""
     for begin in range(0, max(len(line) - _OVERLAP, 1), _LONGEST_LINE):
         yield begin, line[begin : begin + _LONGEST_LINE + _OVERLAP]
 
 
 def _compile(pattern: str, ignore_case: bool) -> Callable[[str, float], Any]:
-    """Python's own matcher cannot be stopped, so it is given only patterns that cannot run away."""
+    """A matcher with a time limit. Python's `re` has none, so it only gets patterns without special characters."""
     if _PLAIN.match(pattern):
         plain = re.compile(re.escape(pattern), re.IGNORECASE if ignore_case else 0)
         return lambda line, time_left: plain.search(line)
@@ -290,7 +290,7 @@ def _compile(pattern: str, ignore_case: bool) -> Callable[[str, float], Any]:
 
 
 def _check_size(pattern: str) -> None:
-    """Refuse a pattern that could take much memory: by its {n}, all multiplied, or by calling itself."""
+    """Refuse a pattern that could take much memory: by the product of its {n}, or by recursion."""
     repeated = 1
     for low, high in _REPEAT.findall(pattern):
         repeated *= max(int(low[:9] or 1), int(high[:9] or 1), 1)
@@ -302,7 +302,7 @@ def _check_size(pattern: str) -> None:
 
 
 def _around(line: str, start: int, end: int) -> str:
-    """A line, or the words around the match where it is long."""
+    """A line; of a long one, the words around the match."""
     line = line.rstrip("\r")
     if len(line) <= _WIDTH:
         return line.strip()
@@ -318,7 +318,7 @@ Line = Annotated[int, msgspec.Meta(ge=1)]
 
 
 def file_tools(root: str | Path, limit: int = _LIMIT) -> list[Tool]:
-    """read, list and grep in `root`; one output has at most about `limit` characters."""
+    """The tools read, list and grep for the folder `root`; an output has at most about `limit` characters."""
     inside = Root(root)
     return [_read_tool(inside, limit), _list_tool(inside, limit), _grep_tool(inside, limit)]
 
@@ -406,7 +406,7 @@ def _text(root: Root, path: str) -> str:
 
 
 def _text_and_rest(lines: FileLines, until: int) -> str:
-    """The text, and where to go on when there is more."""
+    """The text, with a note how to read on where there is more."""
     if lines.rest:
         again = f"start={lines.end}, column={lines.rest}"
         return f"{lines.text}\n[… line {lines.end} of {until} goes on; read again with {again} …]"
@@ -416,13 +416,13 @@ def _text_and_rest(lines: FileLines, until: int) -> str:
 
 
 def _lines_of(root: Root, name: str) -> list[str]:
-    """A file's lines; none where it cannot be read or is not text: the others are still searched."""
+    """A file's lines; none where it cannot be read or is not text, so that grep goes on with other files."""
     data = root.content(name, _MAX_BYTES) or b""
     return [] if b"\0" in data[:8192] else data.decode(errors="replace").split("\n")
 
 
 def builtin(root: str | Path | None = None, store: Store | None = None, thread: str = "") -> list[Tool]:
-    """The built-in tools; those for files where a root folder is given, recall where a thread is and it is installed."""
+    """The built-in tools: calculate; with a root folder, those for files; with a thread, recall (where installed)."""
     from quire.recall import installed
 
     recall = [recall_tool(store, thread)] if store is not None and thread and installed() else []

@@ -1,7 +1,7 @@
-"""One path for every runner: ask, store what streams in, run the calls, ask again, until there are none.
+"""The cycle of every runner: ask the model, store its reply as it streams in, run its calls, ask again, until it has none.
 
-Everything is an entry before it is acted on: a request before it is sent, a call before it runs, a result
-before the next request. Where the process ends in between, the log says what is still to be done.
+Everything is stored before it takes effect: a request before it is sent, a call before it runs, a result before the next
+request. So the log of an interrupted process shows what is still to be done.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from quire.send.turn import (
 from quire.values import INTERRUPTED, Entry, Reply, Request, Usage
 
 Stop = Literal["answered", "stopped", "steps", "tokens", "money", "seconds"]
-# What to do with a call that may or may not have run: run it again, record it as interrupted, or record this result.
+# What to do with a call that may have run already: run it again, record it as interrupted, or record this result.
 Decision: TypeAlias = Literal["run", "interrupted"] | Entry
 Decide: TypeAlias = Callable[[Entry], Decision]
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a turn ended, and what it used, questions beside the conversation included."""
+    """How a turn ended, and its usage, side requests included."""
 
     stop: Stop
     text: str
@@ -65,7 +65,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def interrupted(call: Entry) -> Decision:
-    """The cautious decision: a call in doubt is not run again."""
+    """The cautious decision: a call that may have run is not run again."""
     return "interrupted"
 
 
@@ -78,12 +78,12 @@ async def run(
     on_event: OnEvent | None = None,
     decide: Decide = interrupted,
 ) -> Outcome:
-    """Carry out the newest turn of a thread, from wherever it stands, until it is answered or a limit is met."""
+    """Carry out the newest turn of a thread, from its present state until it is answered or a limit is met."""
     return await Cycle(thread, target, transport, runner, on_event, decide).run()
 
 
 def run_sync(thread: TurnThread, target: str, transport: Transport, runner: Runner = CHAT, **how: Any) -> Outcome:
-    """`run` for callers without an event loop; Ctrl-C keeps what came and raises KeyboardInterrupt."""
+    """`run` for callers without an event loop; Ctrl-C stores what has arrived and raises KeyboardInterrupt."""
     refuse_loop("await run(thread, …)")
     return asyncio.run(_then_closed(run(thread, target, transport, runner, **how), transport))
 
@@ -119,11 +119,11 @@ class Cycle:
         self._turn, self._last_seq = TurnState(), 0
         self._tip: Entry | None = None
         self._new_entries: list[Entry] = []
-        # Calls that run side by side store their results one after the other.
+        # Calls may run in parallel, but their results are stored one by one.
         self._writing = asyncio.Lock()
 
     async def run(self) -> Outcome:
-        """The whole cycle; the limit in seconds holds for this run, the others for the turn."""
+        """Run the cycle; the limit of seconds is for this run, the other limits for the turn."""
         async with lock_turn(self.thread.store.turn_lock(self.thread.name)):
             self._last_seq = (await off_loop(self.thread.store.info, self.thread.name)).seq
             self._turn = await off_loop(standing, self.thread.store, self.thread.name)
@@ -169,7 +169,7 @@ class Cycle:
     # The log
 
     async def _append(self, *entries: Entry) -> None:
-        """Into the log first; then whoever watches is told."""
+        """Append to the log, then report the events; not interrupted in between."""
         await to_the_end(self._append_and_tell(entries))
 
     async def _append_and_tell(self, entries: Sequence[Entry]) -> None:
@@ -182,7 +182,7 @@ class Cycle:
             self._tell([*(entry_event(entry) for entry in before), *self._growing.finish(stored)])
 
     def _store(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
-        """The entries as stored, and those that came in between: a rebase, a side request, another writer's."""
+        """(entries that others appended meanwhile: a rebase, a side request; the given entries as stored)."""
         stored = self.thread.append(*entries)
         others = stored[0].seq - self._last_seq - 1
         before = self.thread.store.read(self.thread.name, after=self._last_seq, limit=others) if others else []
@@ -194,7 +194,7 @@ class Cycle:
                 self._on_event(event)
 
     async def _ensure_head(self) -> None:
-        """The runner's memory, system prompt and tools are in the log before anything is asked."""
+        """Append the runner's memory, system prompt and tools where the thread lacks them."""
         if not (self.runner.system or self.runner.memory is not None or self._tools):
             return
         thread_head = await off_loop(read_head, self.thread.store, self.thread.name)
@@ -220,13 +220,13 @@ class Cycle:
     # Calls
 
     async def _settle_doubts(self) -> None:
-        """Decide on a call whose run was cut off, which may have done its work."""
+        """Decide on the call that was running when an earlier process ended: it may have taken effect."""
         for call in _doubtful(self._turn, self.runner):
             if (decision := self._decide(call)) != "run":
                 await self._answer(call, interrupted_result(call) if decision == "interrupted" else decision)
 
     async def _answer(self, call: Entry, result: object) -> None:
-        """A call's own result, into the log: behind anything else the call would be open, and be run again."""
+        """Append a call's result; anything else is an error, since the call would stay open and run again."""
         if not (isinstance(result, Entry) and result.kind == "result" and result.call_id == call.call_id):
             raise CallError(
                 f"{short(result)} is no result of the call {call.call_id!r}",
@@ -235,7 +235,7 @@ class Cycle:
         await self._append(result)
 
     async def _run_calls(self) -> None:
-        """Harmless calls side by side, all others one after the other; each result is stored as it comes."""
+        """Run the open calls: those that may run again in parallel, all others one by one."""
         while pending := self._turn.pending:
             together = list(takewhile(lambda call: may_run_again(self.runner, call), pending)) or pending[:1]
             await asyncio.gather(*(self._run_call(call) for call in together))
@@ -244,7 +244,7 @@ class Cycle:
         if wrong := call.meta.get("malformed"):
             await self._append(values.result(call.call_id, str(wrong), error=True))
             return
-        # Without a tool `recall` of the runner's own the thread answers, for a handle offers it.
+        # Where the runner has no tool `recall`, the thread answers: handles in a request offer it to the model.
         if call.name == "recall" and defined_tool(self.runner, "recall") is None:
             await self._append(await off_loop(self.thread.recall_result, call))
             return
@@ -252,7 +252,7 @@ class Cycle:
             await self._append(values.result(call.call_id, f"there is no tool {call.name!r}", error=True))
             return
         assert self._turn.user is not None  # run() asked
-        # Tools that number their documents need the turn, and the numbers that are in use.
+        # For tools that number their documents: the turn, and the numbers that it uses already.
         meta = {**call.meta, "turn": self._turn.user.id, "sources": list(self._turn.sources)}
         named = msgspec.structs.replace(call, body={**call.body, "meta": meta})
         await self._answer(call, await self.runner.tools.run(named))
@@ -260,7 +260,7 @@ class Cycle:
     # Requests
 
     async def _recall_unasked(self) -> None:
-        """Bring back entries that were left out and are named again, before the model is asked."""
+        """Append recalled entries: ones that were left out and that the turn refers to again."""
         if self._speech is not MESSAGES:
             return
         entries = await off_loop(self.thread.recall_unasked, self.target, self.runner.recall)
@@ -268,7 +268,7 @@ class Cycle:
             await self._append(*entries)
 
     async def _ask(self) -> None:
-        """Send the next request; a reply that breaks off is asked for again, and the cut part counts no more."""
+        """Send the next request; where its reply breaks off, send it again: the first part no longer counts."""
         request = await self._request()
         for attempt in count(1):
             self._growing, self._began = Growing(), False
@@ -281,18 +281,18 @@ class Cycle:
                 if await self._learns_window(error):
                     await self._ask()
                     return
-                # A reply that never began was retried by the transport already.
+                # Where no reply began, the transport has retried already.
                 if not (error.retryable and self._began and attempt < self.runner.limits.attempts):
                     raise
             else:
                 return
 
     async def _request(self) -> Request:
-        """The next request; where a rebase is due, the model is asked for its summary first."""
+        """The next request; where a rebase is due, the model writes its summary first."""
         thread, given = self.thread, self.thread.summarise
         if given is extract and self.runner.summary == "model" and self._speech is MESSAGES:
             rebase = (await off_loop(thread.build, self.target)).rebase
-            # A cut that is made because nothing is cached any more would cost more than it saves if that were read for it.
+            # Not for a rebase because of a cold cache: asking would read the whole uncached history.
             if rebase is not None and rebase["reason"] != "cold":
                 thread.summarise = ByModel()
                 self._tell([Event(event_id(self._last_seq), "summary")])
@@ -304,7 +304,7 @@ class Cycle:
             thread.summarise = given
 
     async def _learns_window(self, error: ProviderError) -> bool:
-        """Whether a refusal names a window that was not known; the thread keeps to it, and asks again."""
+        """Whether a refusal names the model's real window; then the thread stays within it from now on."""
         window = named_window(error)
         if window is None or self._learned:
             return False
@@ -334,14 +334,14 @@ class Cycle:
             await off_loop(self.thread.reported, request, reply, served=served(self.transport, request))
 
     async def _grow(self, deltas: list[BlockDelta]) -> None:
-        assert self._tip is not None  # the opening `sent`
+        assert self._tip is not None  # `_ask` appended the request's `sent` entry
         if events := self._growing.add(deltas, self._tip.seq):
             self._tell(events)
             if self._journal.is_due():
                 await off_loop(self._journal.keep, self._growing.texts(), self._tip)
 
     async def _keep(self, request: Request, partial: providers.Partial) -> None:
-        """The user stopped the reply: what came stays and is marked; half a call is no call."""
+        """Store a reply that the user stopped: its texts, marked as stopped, without unfinished calls."""
         makers = {"respond": values.respond, "think": values.think}
         spoken = [
             makers[piece["kind"]](piece["text"], meta={"stopped": True})
@@ -354,11 +354,11 @@ class Cycle:
 
 
 def interrupted_result(call: Entry) -> Entry:
-    """What stands for the result of a call that was cut off: the words that rendering would put there."""
+    """The result of a call that was interrupted, with the text that rendering uses for a missing result."""
     return values.result(call.call_id, INTERRUPTED, error=True, meta={"interrupted": True})
 
 
-# What the model is told to continue an answer that the user stopped, or that was stopped before its first word.
+# The notes that ask the model to continue a stopped answer, or one that was stopped before its first word.
 GO_ON = "Your answer above was interrupted. Go on where it ends, without repeating it."
 BEGIN = "You were interrupted before you answered. Answer now."
 
@@ -369,26 +369,25 @@ def going_on(turn: TurnState) -> Entry:
     return values.note(GO_ON if spoke else BEGIN, meta={"resumed": True})
 
 
-# Going on where a cycle was interrupted: finished results are used, calls in doubt are named first.
+# Resuming an interrupted turn.
 
 
 class InterruptedTurn(msgspec.Struct, frozen=True):
-    """What resuming would find: the model asked last, what is to be done next, and which calls to run.
+    """The state that resuming starts from: the model asked last, the next step, and the calls to run.
 
-    `doubtful` are calls that may or may not have run; `waiting` are calls that have certainly not run, or
-    may run again.
+    `doubtful` calls may have run already; `waiting` calls have not run, or may run again.
     """
 
     target: str
     next: Next
     doubtful: tuple[Entry, ...] = ()
     waiting: tuple[Entry, ...] = ()
-    # Its answer was stopped by the user; resuming has the model go on with it.
+    # Whether the user stopped its answer; resuming asks the model to continue it.
     stopped: bool = False
 
 
 def look(store: Store, thread: str, runner: Runner = CHAT) -> InterruptedTurn:
-    """How the newest turn of a thread stands; nothing is changed."""
+    """The state of a thread's newest turn; nothing is changed."""
     turn = standing(store, thread)
     doubtful = _doubtful(turn, runner)
     waiting = tuple(turn.pending[len(doubtful) :])
@@ -398,7 +397,7 @@ def look(store: Store, thread: str, runner: Runner = CHAT) -> InterruptedTurn:
 
 
 def _doubtful(turn: TurnState, runner: Runner) -> tuple[Entry, ...]:
-    """The call that may have run: the first without a result, since those that may change something run one at a time."""
+    """The call that may have run: the first open one, unless it may run again (such calls run one by one)."""
     return tuple(call for call in turn.pending[:1] if not may_run_again(runner, call))
 
 
@@ -411,9 +410,9 @@ def last_target(store: Store, thread: str) -> str:
 async def resume(
     thread: TurnThread, transport: Transport | None = None, runner: Runner = CHAT, *, target: str = "", **how: Any
 ) -> Outcome:
-    """Continue the newest turn from the log; `decide(call)` settles a call that may or may not have run.
+    """Continue the newest turn from the log; `decide(call)` decides on a call that may have run already.
 
-    Without a transport the model that was asked last is reached at its own address, the local one started.
+    Without a transport, one is made for the model that was asked last; the local model is started.
     """
     model = target or await off_loop(last_target, thread.store, thread.name)
     if not model:

@@ -1,8 +1,8 @@
-"""What a reader of a running cycle sees, and how one that was away gets exactly what it missed.
+"""The events of a running cycle, and how a reader that reconnects gets exactly those it missed.
 
-An event's id is how far its reader has come: "17" is behind entry 17; "17:40" also has 40 characters of the next
-block, "17:40,5" those and 5 of the one behind it. A `sent` entry in place of a block that was being written means that
-the reply broke off: what was shown of the block is void.
+An event's id is the reader's position: "17" is after entry 17, "17:40" also has 40 characters of the next block,
+"17:40,5" also 5 of the block after that. A `sent` entry where a block's entry was expected means that the reply broke
+off: discard what was shown of the block.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ STATE = "partial"
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something new: an entry of the log, or more of a block that will be one.
+    """A new entry of the log, or more text of an unfinished block.
 
-    `text` is what a reader has not been shown yet, so that printing every `text` prints the whole. `part`
-    says which of the unfinished blocks a piece belongs to, counted from the end of the log. The kind `summary`, without
-    an entry, says that the model is being asked to sum up what a rebase will take away.
+    `text` is only what the reader does not have yet: printing every `text` prints all of it. `part` is the index of the
+    unfinished block. The kind `summary`, without an entry, means that the model is writing the summary of a rebase.
     """
 
     id: str
@@ -41,7 +40,7 @@ OnEvent: TypeAlias = Callable[[Event], None]
 
 
 class ThreadReader(Protocol):
-    """What is asked of a store to tell what happened."""
+    """The part of a store that `missed` needs."""
 
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]: ...
     def get_state(self, thread: str, key: str) -> Json: ...
@@ -57,13 +56,13 @@ class OpenBlock(msgspec.Struct):
 
 
 class Growing:
-    """The blocks behind the log's end while a reply streams in, in the order they will be entries."""
+    """The unfinished blocks of a reply that streams in, in the order in which they will be entries."""
 
     def __init__(self) -> None:
         self.blocks: list[OpenBlock] = []
 
     def add(self, pieces: Iterable[BlockDelta], tip: int) -> list[Event]:
-        """More text of the blocks behind entry `tip`."""
+        """Add text to the blocks after entry `tip`, and return the events."""
         return [event for piece in pieces if (event := self._add(piece, tip)) is not None]
 
     def _add(self, piece: BlockDelta, tip: int) -> Event | None:
@@ -82,7 +81,7 @@ class Growing:
         return at.index((piece.place, piece.kind))
 
     def finish(self, entries: Sequence[Entry]) -> list[Event]:
-        """These entries are in the log now: as many blocks are done."""
+        """Remove the finished blocks, one for each of these stored entries, and return the events."""
         out = []
         for entry in entries:
             front, self.blocks = self.blocks[:1], self.blocks[1:]
@@ -97,37 +96,37 @@ class Growing:
 
 
 def event_id(seq: int, sizes: Sequence[int] = ()) -> str:
-    """A place: 17 and [40, 5] -> "17:40,5"."""
+    """An event's id: 17 and [40, 5] -> "17:40,5"."""
     return f"{seq}:{','.join(map(str, sizes))}" if sizes else str(seq)
 
 
 def entry_event(entry: Entry, skip: int = 0, others: Sequence[int] = ()) -> Event:
-    """An entry, of whose text the first `skip` characters are known to the reader."""
+    """The event of an entry; the reader has the first `skip` characters of its text already."""
     text = entry.text[skip:] if entry.kind != "call" else ""
     return Event(event_id(entry.seq, others), entry.kind, text, entry)
 
 
 class Journal:
-    """Keeps the unfinished text where other processes can read it, a few times a second."""
+    """Stores the unfinished text a few times a second, so that other processes can read it."""
 
     def __init__(self, store: Store, thread: str, every_s: float = 0.1) -> None:
         self._store, self._thread, self._every_s = store, thread, every_s
         self._kept_at = float("-inf")
 
     def is_due(self) -> bool:
-        """Whether the last note is old enough for the next."""
+        """Whether it is time to store the text again."""
         return time.monotonic() - self._kept_at >= self._every_s
 
     def keep(self, blocks: list[dict[str, str]], tip: Entry) -> None:
-        """Note what has come behind entry `tip`."""
+        """Store the blocks after entry `tip`."""
         self._kept_at = time.monotonic()
         self._store.set_state(self._thread, STATE, {"after": tip.id, "blocks": blocks})
 
 
 def missed(store: ThreadReader, thread: str, last: str = "0", limit: int | None = None) -> list[Event]:
-    """The events behind the one with the id `last`: entries, then the blocks being written now.
+    """The events after the one with the id `last`: entries, then the unfinished blocks.
 
-    With a limit, that many entries at most; what is being written comes when all of them have been told.
+    With a `limit`, at most so many entries; unfinished blocks come only after all entries.
     """
     seq, sizes = read_id(last)
     entries = store.read(thread, after=seq, limit=limit)
@@ -144,7 +143,7 @@ def missed(store: ThreadReader, thread: str, last: str = "0", limit: int | None 
 
 
 def read_id(id: str) -> tuple[int, list[int]]:
-    """An event's place: "17" -> (17, []), "17:40,5" -> (17, [40, 5])."""
+    """The position in an event's id: "17" -> (17, []), "17:40,5" -> (17, [40, 5])."""
     seq, colon, rest = id.partition(":")
     sizes = rest.split(",") if colon else []
     if not all(number.isdecimal() for number in [seq, *sizes]):
@@ -153,7 +152,7 @@ def read_id(id: str) -> tuple[int, list[int]]:
 
 
 def _unfinished_blocks(store: ThreadReader, thread: str, tip: Entry, sizes: list[int]) -> list[Event]:
-    """The stored text of blocks behind entry `tip` that the reader does not have yet."""
+    """Events with the stored text of blocks after entry `tip` that the reader does not have yet."""
     note = store.get_state(thread, STATE)
     if not note or note["after"] != tip.id:
         return []
@@ -168,7 +167,7 @@ def _unfinished_blocks(store: ThreadReader, thread: str, tip: Entry, sizes: list
 
 
 def _without_empty_end(places: list[int]) -> list[int]:
-    """The places without zeros at the end: [4, 0, 0] -> [4]."""
+    """The sizes without zeros at the end: [4, 0, 0] -> [4]."""
     while places and not places[-1]:
         places = places[:-1]
     return places

@@ -1,4 +1,4 @@
-"""A local model server: llama.cpp's own, in a child process that ends with its parent."""
+"""A local model: llama.cpp's server in a child process that ends with its parent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _START_TIMEOUT_S = 120.0
 
 
 def weights() -> Path:
-    """The small instruct model's weights: as `quire local install smollm2` put them, or as the package has them."""
+    """The small model's weights: from `quire local install smollm2`, or from its installed package."""
     file = find("smollm2")
     if file is None:
         raise MissingPart("no local model is installed", hint=_INSTALL)
@@ -42,8 +42,8 @@ def weights() -> Path:
 class LocalServer:
     """llama.cpp serving one model on 127.0.0.1: `with LocalServer(weights()) as server: server.url`.
 
-    `ctx` is each slot's window in tokens; `cache_ram_mib` what the server may keep of older prompts (0: nothing);
-    `name` what it calls the model (else the file's name).
+    `ctx` is each slot's window in tokens; `cache_ram_mib` limits the cache of older prompts (0: none); `name` is the
+    model's name at the server (default: the file's name).
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LocalServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            # Ctrl-C in a terminal goes to all of its processes; it is meant for the answer, not for the engine.
+            # A new session, because Ctrl-C in a terminal reaches all its processes and must not end the engine.
             start_new_session=True,
         )
         assert self._process.stdout is not None
@@ -117,7 +117,7 @@ class LocalServer:
 
     @property
     def window(self) -> int:
-        """The tokens a slot really has: no more than the model was trained for."""
+        """The real window of a slot in tokens, which is at most what the model was trained for."""
         with urllib.request.urlopen(f"{self.url}/props", timeout=_START_TIMEOUT_S) as reply:
             return int(json.load(reply)["default_generation_settings"]["n_ctx"])
 
@@ -143,7 +143,7 @@ class LocalServer:
             raise ProviderError(f"the local engine does not answer: {error}", retryable=True) from error
 
     def prompt_ids(self, body: JsonObject) -> list[int]:
-        """The token ids the engine makes of a chat request: its template applied, then tokenized."""
+        """The token ids of a chat request, after the engine applied its template."""
         fields: dict[str, Any] = {
             name: body[name] for name in ("messages", "tools", "tool_choice", "chat_template_kwargs") if name in body
         }
@@ -153,24 +153,24 @@ class LocalServer:
 
 
 TARGET = "llamacpp:smollm2"
-# The small model may go on, or say one thing, for ever; these hold where nothing else is asked for.
+# Default options: the small model may write or repeat itself without end.
 OPTIONS: Final[JsonObject] = {"max_tokens": 512, "temperature": 0, "repeat_penalty": 1.1}
 _running: list[LocalServer] = []
 
 
 class Local(NamedTuple):
-    """A model of one's own: what to call it, and where it listens."""
+    """The local model: its name as "provider:model", and its address."""
 
     target: str
     base_url: str
 
 
 def local_target(say: Say = print) -> Local:
-    """The embedded model, ready to answer: a server that runs already, else one that ends with this process."""
+    """The local model, ready to answer: at a running server, else at a new one that ends with this process."""
     if url := serving_url():
         return Local(TARGET, url)
     while _running and not _running[0].pid:
-        _running.pop(0).stop()  # it died; another is started
+        _running.pop(0).stop()  # the server has died: start another
     if not _running:
         server = LocalServer(faster(weights(), say=say), ctx=CTX, name=TARGET.partition(":")[2])
         server.start()
@@ -184,7 +184,7 @@ def _serving_file() -> Path:
 
 
 def announce(url: str) -> None:
-    """Tell other processes of this user that a server listens."""
+    """Announce a server to the user's other processes, in a file."""
     file = _serving_file()
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".part-{os.getpid()}")
@@ -193,7 +193,7 @@ def announce(url: str) -> None:
 
 
 def retract() -> None:
-    """Withdraw the announcement of this process's server; one that another process made since stays."""
+    """Remove the announcement of this process, but not a later one of another process."""
     if _serving().get("pid") == os.getpid():
         _serving_file().unlink(missing_ok=True)
 
@@ -206,7 +206,7 @@ def _serving() -> JsonObject:
 
 
 def serving_url() -> str:
-    """The address of a server that `quire local serve` started and that still answers; empty without one."""
+    """The address of a running server of `quire local serve`, else ""."""
     try:
         url = str(_serving()["url"])
         with urllib.request.urlopen(f"{url}/health", timeout=2) as reply:
@@ -216,7 +216,7 @@ def serving_url() -> str:
 
 
 def usable_port(port: int) -> int:
-    """The port itself if it is free, any free one for 0."""
+    """The port, if it is free; any free port for 0."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -229,11 +229,11 @@ def usable_port(port: int) -> int:
         return free
 
 
-# The child process: runs llama.cpp's HTTP server until its parent goes away.
+# The child process: runs llama.cpp's HTTP server until its parent ends.
 
 
 def _child() -> None:
-    """Serve as the JSON object in argv[1] says; print the address when ready; end when stdin closes."""
+    """Serve with the options in argv[1] (JSON); print the address when ready."""
     options: dict[str, Any] = json.loads(sys.argv[1])
     # The engine writes its log to stdout; only the address may go there.
     answer = os.dup(1)
@@ -256,17 +256,17 @@ def _serve(options: dict[str, Any]) -> Any:  # xllamacpp ships no types
     params.n_threads_http = 4
     params.endpoint_slots = True
     params.warmup = False
-    # What /v1/models calls it; a path would tell strangers about the disk.
+    # The name in /v1/models; the default is the file's path, which would show clients the disk.
     params.model_alias = {options["name"] or Path(options["gguf"]).stem}
     if "SmolLM2" in Path(options["gguf"]).name:
-        # What it was tuned for; and a guard, for so small a model falls into saying one sentence for ever. It
-        # holds back repeated runs of tokens, not single words: what stands in the prompt may still be quoted.
+        # The temperature that it was tuned for, and a penalty for repeating itself, to which so small a model tends.
+        # The penalty is for runs of tokens, not single words, so that the model can still quote the prompt.
         params.sampling.temp, params.sampling.top_p = 0.2, 0.9
         params.sampling.dry_multiplier, params.sampling.dry_allowed_length = 0.8, 4
         params.sampling.dry_penalty_last_n = 1024
     template = chat_template(Path(options["gguf"]))
     if "<|im_start|>" in template and "tool" not in template:
-        # A template that knows no tools would silently leave calls and results out of the prompt.
+        # A template without tools would silently leave calls and results out of the prompt.
         params.chat_template = Path(__file__).with_name("chatml.jinja").read_text()
     if options["cache_ram_mib"] is not None:
         params.cache_ram_mib = options["cache_ram_mib"]
@@ -274,7 +274,7 @@ def _serve(options: dict[str, Any]) -> Any:  # xllamacpp ships no types
 
 
 def _die_with_parent() -> None:
-    """End when standard input closes: the parent closes it to stop us, and the system does when the parent is killed."""
+    """End when standard input closes: the parent closes it to stop this process, or was killed."""
     while os.read(0, 4096):
         pass
     os._exit(0)
@@ -285,23 +285,23 @@ if __name__ == "__main__":
     _child()
 
 
-# In front of the engine: requests that demand a tool call are put so that it makes one; all else passes.
+# A small proxy in front of the engine: it changes requests that demand a tool call, so that the model makes one.
 
-# How a call begins in the templates that are understood; an answer that begins so can only become a call.
+# The beginning of a call in the supported templates; an answer that begins so becomes a call.
 CALL = "<tool_call>\n"
 _OWN = ("transfer-encoding", "connection", "content-length", "keep-alive", "server", "date")
 
 
 def demanding(body: JsonObject, path: str) -> JsonObject:
-    """A request that demands a tool call, with the answer begun: the engine would let the model talk first."""
+    """A request that demands a tool call, with the answer's beginning; else the engine lets the model talk first."""
     tool_name = _demanded_tool(body.get("tool_choice"))
     tools = body.get("tools")
     if tool_name is None or not isinstance(tools, list):
         return body
     offered = [tool for tool in tools if not tool_name or _name(tool) == tool_name]
     field = "input" if path.endswith("/responses") else "messages"
-    talk = body.get(field)
-    messages = [{"role": "user", "content": talk}] if isinstance(talk, str) else talk
+    content = body.get(field)
+    messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
     if not offered or not isinstance(messages, list):
         return body
     begun: JsonObject = {"role": "assistant", "content": CALL}
@@ -313,7 +313,7 @@ def demanding(body: JsonObject, path: str) -> JsonObject:
 
 
 def _demanded_tool(choice: Json) -> str | None:
-    """The tool a request demands by name, "" for any of them, None where it demands none."""
+    """The name of the tool that a request demands, "" for any tool, None where it demands none."""
     if choice == "required":
         return ""
     if not isinstance(choice, dict) or choice.get("type") not in ("any", "tool", "function"):
@@ -322,13 +322,13 @@ def _demanded_tool(choice: Json) -> str | None:
 
 
 def _name(tool: Json) -> str:
-    """A tool's name, of its definition or of a choice, in any of the formats."""
+    """The tool's name in a definition or a choice of any format."""
     inner = value_at(tool, "function")
     return str(value_at(inner if isinstance(inner, dict) else tool, "name") or "")
 
 
 class Front:
-    """Listens on 127.0.0.1 and passes on to the engine: `with Front(engine.url, port) as front: front.url`."""
+    """The proxy on 127.0.0.1: `with Front(engine.url, port) as front: front.url`."""
 
     def __init__(self, engine: str, port: int = 0) -> None:
         handler = type("Handler", (_Handler,), {"engine": urlsplit(engine).netloc})
@@ -345,12 +345,12 @@ class Front:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request to the engine and its answer back, piece by piece as it comes."""
+    """Passes one request to the engine, and its answer back as it arrives."""
 
     engine = ""
 
     def parse_request(self) -> bool:
-        """Read the head; the engine lets any page read its answers, and they tell what stands in its cache."""
+        """Read the head; refuse web pages of other sites: the engine itself would let them read its answers."""
         if not super().parse_request():
             return False
         if why := page_refusal({name.lower(): value for name, value in self.headers.items()}):
@@ -384,12 +384,12 @@ class _Handler(BaseHTTPRequestHandler):
         return b"".join(pieces)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the engine has its own log."""
+        """Log nothing: the engine has its own log."""
 
     def _pass_on(self, raw: bytes) -> None:
         sent = {name: value for name, value in self.headers.items() if name.lower() not in ("host", *_OWN)}
         engine = http.client.HTTPConnection(self.engine)
-        # A client that goes away ends the engine's work, too; an engine that is gone ends the answer.
+        # Where the client disconnects, closing the connection also stops the engine's work.
         with contextlib.closing(engine), contextlib.suppress(OSError, http.client.HTTPException):
             engine.request(self.command, self.path, raw or None, sent)
             reply = engine.getresponse()

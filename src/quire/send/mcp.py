@@ -1,4 +1,4 @@
-"""MCP servers as a source of tools, over the official SDK; the session lives in a thread of its own.
+"""MCP servers as a source of tools, over the official SDK; each session runs in its own OS thread.
 
 with McpServer(["python", "server.py"]) as server:
     toolbox = Toolbox(*server.tools)
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _OneLine(logging.Filter):
-    """What a server prints between its messages is told in one line, once; the SDK would show a traceback."""
+    """Replaces the SDK's tracebacks about stray output of a server by one warning, once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,10 +50,9 @@ _MAX_PAGES, _MAX_TOOLS = 100, 10_000
 
 
 class McpServer:
-    """A running MCP server: a command to start, a URL to reach, or an `MCPServer` of this process.
+    """A running MCP server: a command to start, a URL to connect to, or an `MCPServer` object of this process.
 
-    `prefix` goes in front of every tool's name. The command gets only the environment given in `env`
-    and what every program needs (PATH, HOME, …).
+    `prefix` is put before every tool's name. A command's environment is `env` and the usual basics (PATH, HOME, …).
     """
 
     def __init__(
@@ -91,11 +90,11 @@ class McpServer:
         try:
             listed = ready.result(_START_TIMEOUT_S)
         except BaseException as error:
-            output = self._last_words()
+            output = self._last_output()
             self.stop()
             if not isinstance(error, Exception):
                 raise
-            # What a foreign program does to the connection can raise anything; it is told in one line.
+            # A foreign program can cause any exception; the error has one line of it.
             raise ProviderError(
                 f"the MCP server {self._name()} did not start: {_reason(error)}{output}",
                 hint="Run its command by hand to see what it says.",
@@ -126,12 +125,12 @@ class McpServer:
         parameters = mcp.StdioServerParameters(command=command, args=args, env=self._env, cwd=self._cwd)
         logging.getLogger("mcp.client.stdio").addFilter(_ONE_LINE)
         _ONE_LINE.reported = False
-        # A server's own log would otherwise be written over the terminal.
+        # Takes the server's log, which would otherwise be printed on the terminal.
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - lives as long as the server
         return mcp.stdio_client(parameters, self._log)
 
     def _live(self, target: Any, ready: concurrent.futures.Future[list[Any]]) -> None:
-        """The thread of the session: connected until told to stop."""
+        """The session's OS thread: stays connected until `stop`."""
         try:
             asyncio.run(self._session(target, ready))
         except BaseException as error:
@@ -148,7 +147,7 @@ class McpServer:
             await asyncio.Event().wait()
 
     def _tool(self, remote: Any) -> Tool:
-        """One of the server's tools as ours; only what is said to change nothing may run again."""
+        """A tool of the server as a `Tool`; it may run again only if the server says that it changes nothing."""
         name = _name(self._prefix + remote.name)
         hints = remote.annotations
         harmless = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
@@ -171,7 +170,7 @@ class McpServer:
         )
 
     async def _ask(self, name: str, args: JsonObject) -> Any:
-        """A call carried over to the session's thread; giving up here gives up there."""
+        """Make a call in the session's OS thread; cancelling it here cancels it there."""
         if self._client is None or self._loop is None or self._loop.is_closed():
             raise CallError(f"the MCP server {self._name()} has ended", hint="Start it again.")
         call: Coroutine[Any, Any, Any] = self._client.call_tool(name, args)
@@ -182,8 +181,8 @@ class McpServer:
             return self._server
         return " ".join(self._server) if isinstance(self._server, Sequence) else type(self._server).__name__
 
-    def _last_words(self) -> str:
-        """The last of what the server wrote to its standard error."""
+    def _last_output(self) -> str:
+        """The end of the server's standard error."""
         if self._log is None:
             return ""
         self._log.seek(0)
@@ -206,16 +205,16 @@ async def _all_tools(client: mcp.Client) -> list[Any]:
 
 
 def _name(text: str) -> str:
-    """A name that every provider takes: other signs become _."""
+    """A name that every provider accepts: other characters become _."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:64]
     return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]
 
 
 def _fault(schema: JsonObject, args: Json) -> str:
-    """The first thing that is wrong with arguments, by the schema that their server gave."""
-    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # of the SDK
+    """The first error in arguments by the server's schema, else ""."""
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # comes with the SDK
 
-    # A foreign schema may be wrong in any way, and its server checks what it is given.
+    # A foreign schema may be invalid in any way; then the check is left to its server.
     with contextlib.suppress(Exception):
         return next(
             (f"{error.json_path}: {error.message}" for error in Draft202012Validator(schema).iter_errors(args)), ""
@@ -224,7 +223,7 @@ def _fault(schema: JsonObject, args: Json) -> str:
 
 
 def _content(result: Any) -> str:
-    """A result as text: its text blocks, what else there is named, or the structured content alone."""
+    """A result as text: its text blocks, the names of other blocks, or else the structured content."""
     parts = [_block(block) for block in result.content]
     if not any(parts) and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":"))
@@ -245,7 +244,7 @@ def _block(block: Any) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost cause of a failed start: task groups wrap it."""
+    """The innermost cause of a failed start, without the task groups around it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, concurrent.futures.TimeoutError):

@@ -1,4 +1,4 @@
-"""Retrieval as a model reads it: documents with ids, the rule for citing them, and their catalog, in one block."""
+"""The tool `localSearch` over a vault: documents with ids, rules for citing them, and a catalog, in one block of text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quire.notes.note import Note, day_in
 from quire.send.tools import Output, Tool, tool
 from quire.values import Entry
 
-# Times as people say them: today, last week, on Monday, in March, past 3 days, 2025-01, from 2025-01-01 to 2025-01-31.
+# Times in words: today, last week, on Monday, in March, past 3 days, 2025-01, from 2025-01-01 to 2025-01-31.
 
 Days: TypeAlias = tuple[date, date]
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -41,7 +41,7 @@ class TimeRange(msgspec.Struct, frozen=True):
     last: date
 
     def holds(self, note: Note) -> bool:
-        """Whether a note is of this time."""
+        """Whether a note's day is in the range."""
         return self.first <= day_of(note) <= self.last
 
 
@@ -61,7 +61,7 @@ def _number(word: str) -> int:
 
 
 def _unit_before(today: date, unit: str, count: int) -> Days:
-    """The calendar day, week, month or year that lies so many back."""
+    """The calendar day, week, month or year that is `count` units before today's."""
     if unit in ("day", "week"):
         first = _back(today, today.weekday() if unit == "week" else 0)
         first = _back(first, count * _UNITS[unit])
@@ -86,7 +86,7 @@ def _weekday(today: date, which: str, name: str) -> Days:
 
 
 def _named_month(today: date, name: str, year: str | None, day: str | None = None) -> Days:
-    """The newest such month, or day of it, that has begun; or that of the year."""
+    """The month, or a day of it, in the given year; without a year, the latest one that has begun."""
     month = _MONTHS.index(name) + 1
     begun = (month, int(day or 1)) <= (today.month, today.day)
     in_year = int(year) if year else today.year - (not begun)
@@ -94,7 +94,7 @@ def _named_month(today: date, name: str, year: str | None, day: str | None = Non
 
 
 class Period(NamedTuple):
-    """A way to say a time, what it means, and whether it must be led in ("on", "in") to be one in a sentence."""
+    """A phrase for a time, the days it means, and whether it needs a preposition ("on", "in") within a sentence."""
 
     pattern: str
     days: Callable[[date, re.Match[str]], Days]
@@ -141,13 +141,13 @@ _SPOKEN = re.compile(
 
 
 def time_range(text: str, now_ms: int | None = None) -> TimeRange:
-    """The days that a phrase means; one that is not understood is an error."""
+    """The days that a phrase means; an error for an unknown phrase."""
     today = _local_day(int(time.time() * 1000) if now_ms is None else now_ms)
     lowered = " ".join(text.lower().split())
     if both := _BOTH.fullmatch(lowered):
         first, last = _period(both[1], today), _period(both[2], today)
         if first and last:
-            # "From Friday to Monday" began before: a week ago among weekdays, else a year.
+            # In "from Friday to Monday" the Friday is the one before that Monday; so for months, a year before.
             before = 0 if first[0] <= last[1] else 7 if (first[0] - last[1]).days < 7 else 365
             return TimeRange(_back(first[0], before), last[1])
     elif (since := _SINCE.fullmatch(lowered)) and (days := _period(since[2], today)):
@@ -167,7 +167,7 @@ def time_range(text: str, now_ms: int | None = None) -> TimeRange:
 
 
 def spoken_time(text: str, now_ms: int | None = None) -> str:
-    """The time that a question names, in its own words: "What did we decide on Monday?" -> "on Monday"."""
+    """The phrase for a time in a question: "What did we decide on Monday?" -> "on Monday"; else ""."""
     line = " ".join(text.split())
     for match in sorted(_SPOKEN.finditer(line.lower()), key=lambda match: -len(match[0])):
         phrase = line[match.start() : match.end()]
@@ -206,7 +206,7 @@ _CITED_GROUP = re.compile(r"\[((?:\^?\d+)(?:\s*,\s*\^?\d+)*)\](?!\()")
 
 
 class FoundNote(msgspec.Struct, frozen=True):
-    """One note as far as it was found; ids count from 1."""
+    """The found passages of one note; ids count from 1."""
 
     id: int
     title: str
@@ -215,7 +215,7 @@ class FoundNote(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A document that an answer rests on."""
+    """A document that an answer uses."""
 
     id: int
     title: str
@@ -223,7 +223,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def documents(passages: Iterable[Passage], limit: int = 12_000, each: int = 4_000, after: int = 0) -> list[FoundNote]:
-    """Passages gathered by note, best note first, within `limit` characters in all and `each` for one note."""
+    """Passages grouped by note, the best note first, within `limit` characters in all and `each` for one note."""
     by_note: dict[str, list[Passage]] = {}
     for passage in passages:
         by_note.setdefault(passage.path, []).append(passage)
@@ -240,14 +240,14 @@ def documents(passages: Iterable[Passage], limit: int = 12_000, each: int = 4_00
 
 
 class SourceNumbers:
-    """Each note has one number in a turn, whichever of its searches finds it; searches may run side by side."""
+    """Numbers notes so that a note has the same number in all searches of a turn; searches may run in parallel."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._turns: dict[str, dict[str, int]] = {}
 
     def number(self, notes: Sequence[FoundNote], call: Entry) -> list[FoundNote]:
-        """The notes with the numbers they have in the call's turn; outside of any turn they count from 1."""
+        """The notes with their numbers in the call's turn; without a turn they count from 1."""
         turn = str(call.meta.get("turn") or "")
         with self._lock:
             numbers = {
@@ -264,14 +264,14 @@ class SourceNumbers:
 
 
 _MOST_TURNS = 64
-# Passages whose meaning is taken in before a search; more than that are a matter of the index.
-_MOST_MEANT = 256
-# What a note of a time is worth at least, in characters, where there are many.
+# The most passages that get their missing vectors before a search; `quire index` makes the others.
+_MOST_EMBEDDED = 256
+# The least characters of a note in a search by time, where there are many notes.
 _LEAST_SHARE = 300
 
 
 def local_search(notes: Sequence[FoundNote], time_range: str = "") -> str:
-    """The whole block; documents cannot end it."""
+    """The whole block; no text in a document can end it."""
     quoted = _field(time_range).replace('"', "&quot;")
     attribute = f' timeRange="{quoted}"' if time_range else ""
     body = "\n\n".join(map(_document, notes)) or NONE_FOUND
@@ -295,9 +295,9 @@ def _field(text: str) -> str:
 def local_search_tool(
     index: NoteIndex, *, k: int = 8, limit: int = 12_000, question: Callable[[Entry], str] | None = None
 ) -> Tool:
-    """The tool `localSearch` over a vault; `question` gives the user's words, to be said again behind documents.
+    """The tool `localSearch` over a vault; `question` returns the user's question, which is repeated after the documents.
 
-    Calls chosen before the model speaks stand above the question anyway, and do not repeat it.
+    Calls that run before the model is asked stand above the question anyway, and do not repeat it.
     """
     numbers = SourceNumbers()
 
@@ -319,27 +319,26 @@ def local_search_tool(
         """
         if not index.vault.watched:
             index.update()
-            index.embed(most=_MOST_MEANT)
+            index.embed(most=_MOST_EMBEDDED)
         span = timeRange or spoken_time(query)
-        earlier = str(call.meta.get("earlier") or "")
-        if span:
-            # The question without the time in it.
-            words = re.sub(rf"\b{re.escape(span)}\b", " ", " ".join(query.split()), flags=re.I)
-            notes = _of_time(index, words, time_range(span), k, limit)
-        else:
-            notes = documents(index.search(query, k, earlier=earlier), limit)
-        user_words = question(call).strip() if question and call.meta.get("placement") != "context" else ""
-        notes = numbers.number(notes, call)
+        found = (
+            _of_time(index, query, span, k, limit)
+            if span
+            else documents(index.search(query, k, earlier=str(call.meta.get("earlier") or "")), limit)
+        )
+        notes = numbers.number(found, call)
         text = local_search(notes, span)
-        # The documents for whoever lists sources.
+        if user_words := question(call).strip() if question and call.meta.get("placement") != "context" else "":
+            text += f"\n\n[User query]:\n\n{user_words}"
         listed = [msgspec.to_builtins(Source(note.id, note.title, note.path)) for note in notes]
-        return Output(f"{text}\n\n[User query]:\n\n{user_words}" if user_words else text, meta={"sources": listed})
+        return Output(text, meta={"sources": listed})
 
     return search
 
 
-def _of_time(index: NoteIndex, words: str, within: TimeRange, k: int, limit: int) -> list[FoundNote]:
-    """The notes of a time: those that fit the words first, then the others, newest first, each a fair part of it."""
+def _of_time(index: NoteIndex, query: str, span: str, k: int, limit: int) -> list[FoundNote]:
+    """The notes of a time: first those that match the rest of the query, then the others, newest first."""
+    within, words = time_range(span), re.sub(rf"\b{re.escape(span)}\b", " ", " ".join(query.split()), flags=re.I)
     fitting = documents(index.search(words, k, within.holds), limit) if words.strip(" ?!.,") else []
     paths = {note.path for note in fitting}
     others = index.passages(
@@ -351,7 +350,7 @@ def _of_time(index: NoteIndex, words: str, within: TimeRange, k: int, limit: int
 
 
 def sources(entries: Sequence[Entry]) -> list[Source]:
-    """What the newest answer rests on: the documents it cites, else all that were found for it."""
+    """The sources of the newest answer: the documents that it cites, else all that were found for it."""
     begins = [place for place, entry in enumerate(entries) if entry.kind == "user"]
     turn = entries[begins[-1] :] if begins else entries
     named = [msgspec.convert(source, Source) for entry in turn for source in entry.meta.get("sources") or ()]
@@ -362,6 +361,6 @@ def sources(entries: Sequence[Entry]) -> list[Source]:
 
 
 def sources_text(cited: Sequence[Source]) -> str:
-    """The list behind an answer; empty where nothing was found."""
+    """The list of sources below an answer; "" where there are none."""
     lines = [f"[^{source.id}]: [[{source.title}]] ({source.path})" for source in cited]
     return "\n".join(["#### Sources", "", *lines]) if lines else ""

@@ -1,7 +1,7 @@
-"""The agent loop over records: a clean context is built, the model answers as `agent.response.v1`, its tools are run.
+"""The runner over records: builds a clean context, reads the model's answer as `agent.response.v1`, runs its tools.
 
-Every turn is one small request, whatever the thread holds: the system prompt and what the context builder found.
-What is said and what tools return is kept as records, each once: a record names the entry it was made of.
+A request holds the newest turn only: the system prompt, the context that the builder found, and the turn's messages.
+Messages and tool results are stored as records, each once: a record's tag names its entry.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ To invoke tools, respond with:
 
 IMPORTANT: The context you receive is already filtered for relevance. Trust it."""
 
-# The call whose result is the built context; the model cannot make it.
+# The name of the call whose result is the built context; the model cannot make this call.
 CONTEXT: Final = "context-builder"
-# Up to which entry a thread's records are kept.
+# The key of a thread's state: the last entry that was stored as a record.
 STATE: Final = "records"
 _MESSAGES = ["user.message.v1", "agent.response.v1"]
-# What a consumer without a configuration of its own is shown: what is near to the request, and what was said last.
+# The sources of a consumer without a configuration: messages near to the request, and the latest ones.
 _SOURCES: Final[list[JsonObject]] = [
     {"schema_name": _MESSAGES, "method": "vector", "nn": 5, "conversation_scope": "current"},
     {"schema_name": _MESSAGES, "method": "recent", "limit": 4, "conversation_scope": "current"},
@@ -115,10 +115,10 @@ def records(
     clock: Callable[[], int] = now_ms,
     **options: Any,
 ) -> Runner:
-    """The model is shown a context built from records, and asks for tools as `agent.response.v1` until it answers.
+    """A runner that shows the model a context built from records; it asks for tools as `agent.response.v1`.
 
-    `consumer` names the `context.config.v1` record to build by; without one, the conversation's own messages are
-    searched. Without `tools` the model may read and write records. `system` stands in for SYSTEM.
+    `consumer` names the `context.config.v1` record to use; without such a record, the conversation's own messages are
+    searched. By default the `tools` are those that read and write records. `system` replaces SYSTEM.
     """
     chosen = record_tools(kept, clock=clock) if tools is None else tools
     box = Toolbox(*chosen, offered=False)
@@ -136,7 +136,7 @@ def records(
 
 
 def _catalog_entry(definition: JsonObject) -> JsonObject:
-    """A tool as the catalog lists it: its description says what it takes, for a catalog shows no schemas."""
+    """A tool for the catalog, which shows no schemas: the description also lists the parameters."""
     schema = definition.get("parameters") or {}
     needed = schema.get("required") or ()
     parameters = [name if name in needed else f"{name} (optional)" for name in schema.get("properties") or ()]
@@ -147,14 +147,13 @@ def _catalog_entry(definition: JsonObject) -> JsonObject:
 def _context(
     store: Records, consumer: str, tools: Sequence[JsonObject], clock: Callable[[], int], turn: Turn
 ) -> list[Entry]:
-    """The turn's context as a call and its result: in the log, so that every request of the turn shows the same."""
+    """The turn's context as a call and its result, so that it is in the log and the same in all requests of the turn."""
     now, thread = clock(), turn.thread
     keep_records(store, thread.store, thread.name, now)
     trigger = next(iter(_newest_record(store, _tags(thread.name, turn.user), now)), None)
     count = counter(split_target(turn.target)[1]).count
     room = thread.room(turn.target) - count(turn.runner.system) - _SPARE
     config = _config(store, consumer, now)
-    # No more tokens than a request has room for.
     limits = [most for most in (config.formatting.max_tokens, room) if most is not None]
     formatting = msgspec.structs.replace(config.formatting, max_tokens=max(1, min(limits)))
     builder = Builder(msgspec.structs.replace(config, formatting=formatting))
@@ -167,7 +166,7 @@ def _context(
     return [context_call, values.result(context_call.call_id, None, built.formatted_context)]
 
 
-# Tokens left free for the wrappers of two messages, and for what a provider counts differently.
+# Tokens reserved for the wrappers of two messages, and for differences in counting.
 _SPARE = 64
 
 
@@ -178,20 +177,20 @@ def _config(store: Records, consumer: str, now: int) -> Config:
         return config({"consumer_id": consumer, "sources": _SOURCES})
 
 
-# The tools by which a model reads and writes records; each may run again, for a call writes no record twice.
+# Tools to read and write records; both may run again, since a call that runs twice writes no second record.
 
 RecordAction = Literal["create", "update", "delete"]
 _ENTRY = "entry:"
 
 
 def entry_tag(entry: Entry) -> str:
-    """The tag that says of which entry a record was made, by the twelve digits that name it elsewhere too."""
+    """The tag of a record that names its entry, by the first twelve digits of the entry's hash."""
     return f"{_ENTRY}{entry.id.removeprefix('sha256:')[:12]}"
 
 
 def record_tools(records: Records, *, clock: Callable[[], int] = now_ms) -> list[Tool]:
-    """`find_records` and `change_record`; contexts of consumers that a change concerns are built anew."""
-    desk = RecordDesk(records, clock)
+    """`find_records` and `change_record`; a change also rebuilds the contexts that it triggers."""
+    functions = RecordFunctions(records, clock)
     finding = tool(
         idempotent=True,
         category="system",
@@ -205,11 +204,11 @@ def record_tools(records: Records, *, clock: Callable[[], int] = now_ms) -> list
         example='{"action": "create", "schema_name": "note.v1", "title": "Plan", "context": {"text": "Ship it"}}; '
         '{"action": "update", "id": "rec-3", "version": 1, "context": {"text": "Ship on Monday"}}',
     )
-    return [finding(desk.find_records), changing(desk.change_record)]
+    return [finding(functions.find_records), changing(functions.change_record)]
 
 
-class RecordDesk:
-    """Where a model reads and writes records; its calls run one after the other, so that one finds what another wrote."""
+class RecordFunctions:
+    """The functions of the record tools; calls run one by one, so that each sees what earlier ones wrote."""
 
     def __init__(self, records: Records, clock: Callable[[], int]) -> None:
         self._records, self._clock = records, clock
@@ -275,66 +274,66 @@ class RecordDesk:
         fields = {"title": title, "tags": tags, "context": context}
         changes = {name: value for name, value in fields.items() if value is not None}
 
-        def change(now: int) -> JsonObject:
-            if action == "create":
-                record = self._create(call, schema_name, changes, now)
-            elif not (id and version):
-                raise CallError(f"to {action} a record, name its id and version", hint="find_records shows both.")
-            elif action == "update":
-                record = self._update(id, version, changes, now)
-            else:
-                try:
-                    self._records.delete(id, version, now=now)
-                except NotFound:
-                    return {"done": f"there is no record {id} any more"}
-                return {"done": f"{id} is deleted"}
-            react(self._records, record, now=now)
-            return {"done": f"{record.id} is {action}d", "record": _record_json(record)}
+        if action == "create":
+            return await self._in_order(lambda now: self._create(call, schema_name, changes, now))
+        if not (id and version):
+            raise CallError(f"to {action} a record, name its id and version", hint="find_records shows both.")
+        if action == "update":
+            return await self._in_order(lambda now: self._update(id, version, changes, now))
+        return await self._in_order(lambda now: self._delete(id, version, now))
 
-        return await self._in_order(change)
+    def _report(self, verb: str, record: Record, now: int) -> JsonObject:
+        react(self._records, record, now=now)
+        return {"done": f"{record.id} is {verb}", "record": _record_json(record)}
 
-    def _create(self, call: Entry, schema_name: str, fields: JsonObject, now: int) -> Record:
+    def _create(self, call: Entry, schema_name: str, fields: JsonObject, now: int) -> JsonObject:
         if not schema_name:
             raise CallError("a new record needs a schema_name", hint="Such as note.v1.")
-        mark = entry_tag(call)
-        for old in self._records.select(Selector(all_tags=(mark,), schemas=(schema_name,)), newest=1, now=now):
-            return old
-        tags = [*fields.get("tags", ()), mark]
-        return self._records.create(
-            schema_name, fields.get("context", {}), title=fields.get("title", ""), tags=tags, now=now
-        )
+        tag = entry_tag(call)
+        # Where the call ran before an interruption, its record is there already.
+        old = self._records.select(Selector(all_tags=(tag,), schemas=(schema_name,)), newest=1, now=now)
+        tags, context, title = [*fields.get("tags", ()), tag], fields.get("context", {}), fields.get("title", "")
+        new = old or [self._records.create(schema_name, context, title=title, tags=tags, now=now)]
+        return self._report("created", new[0], now)
 
-    def _update(self, id: str, version: int, fields: JsonObject, now: int) -> Record:
+    def _update(self, id: str, version: int, fields: JsonObject, now: int) -> JsonObject:
         try:
-            return self._records.update(id, version, **fields, now=now)
+            record = self._records.update(id, version, **fields, now=now)
         except ConflictError:
-            # The same call may have run before an interruption: then the record is what it asked for.
-            newest = self._records.read_full(id, now=now)
-            same = all(json.dumps(getattr(newest, name)) == json.dumps(value) for name, value in fields.items())
-            if newest.version == version + 1 and same:
-                return newest
-            raise
+            # Where the call ran before an interruption, the record is as it asked for already.
+            record = self._records.read_full(id, now=now)
+            same = all(json.dumps(getattr(record, name)) == json.dumps(value) for name, value in fields.items())
+            if record.version != version + 1 or not same:
+                raise
+        return self._report("updated", record, now)
+
+    def _delete(self, id: str, version: int, now: int) -> JsonObject:
+        try:
+            self._records.delete(id, version, now=now)
+        except NotFound:
+            return {"done": f"there is no record {id} any more"}
+        return {"done": f"{id} is deleted"}
 
 
 def _record_json(record: Record) -> JsonObject:
-    """A record as the model sees it: its head, and what its hints show."""
+    """A record as the model sees it: its main fields, and the context that its hints show."""
     head = {"id": record.id, "version": record.version, "schema_name": record.schema_name}
     tags = [tag for tag in record.tags if not tag.startswith(_ENTRY)]
     return {**head, "title": record.title, "tags": tags, "context": view(record).context}
 
 
-# What a conversation says, as records: the user's messages, the replies as they came, what the tools returned.
+# Storing a conversation as records: the user's messages, the model's replies, the tools' results.
 
 
 def keep_records(records: Records, store: Store, thread: str, now: int | None = None) -> list[Record]:
-    """Keep what a thread has gained since the last time; a kill in between makes none twice and loses none."""
+    """Store a thread's new entries as records; none is lost or stored twice where the process is killed meanwhile."""
     begin = int((store.get_state(thread, STATE) or {}).get("seq", 0))
     new = store.read(thread, after=begin)
-    # Without a reply that has not ended: it may be asked for again.
+    # Without an unfinished reply, which may be asked for again.
     begins = [place for place, entry in enumerate(new) if entry.kind == "sent"]
     entries = new[: begins[-1]] if begins and is_opening(new[begins[-1]]) else new
     calls = {call.call_id: call for call in [*newest_turn(store, thread), *entries] if call.kind == "call"}
-    # Only the next request shows that a reply was cut off, and that request may still be running.
+    # `without_cut` needs all of `new`: only the next request shows that a reply broke off.
     spoken = [entry for entry in without_cut(new) if entries and entry.seq <= entries[-1].seq]
     drafts = [draft for entry in spoken if (draft := _draft(entry, calls, thread, now))]
     created = records.create_all(draft for draft in drafts if not _newest_record(records, draft.tags, now))
@@ -345,7 +344,7 @@ def keep_records(records: Records, store: Store, thread: str, now: int | None = 
 
 
 def _draft(entry: Entry, calls: Mapping[str, Entry], thread: str, now: int | None) -> Record | None:
-    """The record of one entry, if it is one that records are kept of."""
+    """The record of an entry; None for a kind that is not stored."""
     tags = _tags(thread, entry)
     if entry.kind == "user":
         return draft(USER, {"content": entry.text}, tags=tags, now=now)
@@ -360,7 +359,7 @@ def _draft(entry: Entry, calls: Mapping[str, Entry], thread: str, now: int | Non
 
 
 def _tags(thread: str, entry: Entry) -> tuple[str, str]:
-    """The conversation that a record belongs to, and the entry that it was made of."""
+    """The tags of a record: its conversation and its entry."""
     return f"session:{thread}", entry_tag(entry)
 
 
@@ -368,18 +367,18 @@ def _newest_record(store: Records, tags: Sequence[str], now: int | None) -> list
     return store.select(Selector(all_tags=tuple(tags[-2:])), newest=1, now=now)
 
 
-# How the model is talked to: one system message, one message with the context, then replies and results by turns.
+# Requests: one system message, one message with the context, then replies and results in turn.
 
 
 class AgentResponses(msgspec.Struct, frozen=True):
-    """Requests of the newest turn alone; replies are read as `agent.response.v1`."""
+    """Requests that hold the newest turn only; replies are read as `agent.response.v1`."""
 
     def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         """The turn so far, within the budget: where it is too long, the longest results are cut."""
         entries = without_cut(newest_turn(thread.store, thread.name), asking=True)
         items = attached_items(thread.store, thread.name, entries[0])
         head = read_head(thread.store, thread.name)
-        # Instructions of earlier turns still hold; those of this turn stand in their place.
+        # Notes of earlier turns belong to the system prompt; those of this turn stand at their place.
         system = "\n\n".join([*head.systems, *(text for seq, text in head.notes if seq < entries[0].seq)])
         count, room = counter(split_target(target)[1]).count, thread.room(target)
         messages = _messages(entries, items)
@@ -392,7 +391,7 @@ class AgentResponses(msgspec.Struct, frozen=True):
         return request
 
     def sent_entry(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
-        """The log's line; it says that this was not the thread's own request."""
+        """The `sent` entry, marked because the request was not rendered from the thread."""
         body = thread.sent_entry(request, reply).body
         return Entry("sent", {**body, "meta": {**body.get("meta", {}), "layout": "records"}})
 
@@ -402,7 +401,7 @@ class AgentResponses(msgspec.Struct, frozen=True):
 
 
 def _messages(entries: Sequence[Entry], items: Sequence[JsonObject]) -> tuple[Message, ...]:
-    """A turn as messages: what the builder found and the request, then each reply as it came, and its results."""
+    """A turn as messages: the context with the request, then each reply as the model wrote it, and its results."""
     user, *rest = entries
     calls = {entry.call_id: entry.name for entry in rest if entry.kind == "call"}
     spoken: list[tuple[Literal["user", "assistant"], str | ToolResult]] = []
@@ -429,7 +428,7 @@ def _messages(entries: Sequence[Entry], items: Sequence[JsonObject]) -> tuple[Me
 
 
 def _in_order(entries: Sequence[Entry]) -> Iterable[Entry]:
-    """Results in the order of their calls: those that ran side by side ended in any order."""
+    """The entries, with results in the order of their calls: parallel calls end in any order."""
     place = {entry.call_id: at for at, entry in enumerate(entries) if entry.kind == "call"}
     for are_results, some in groupby(entries, lambda entry: entry.kind == "result"):
         listed = list(some)
@@ -437,7 +436,7 @@ def _in_order(entries: Sequence[Entry]) -> Iterable[Entry]:
 
 
 def _join_lines(lines: Iterable[str | ToolResult]) -> str:
-    """What one speaker says in a row; results under one heading."""
+    """The successive texts of one speaker joined; results are under one heading."""
     out: list[str] = []
     for are_results, some in groupby(lines, lambda line: isinstance(line, ToolResult)):
         listed = list(some)
@@ -453,14 +452,14 @@ def _size(messages: Sequence[Message], count: Callable[[str], int]) -> int:
 
 
 def reply_text(entry: Entry) -> str:
-    """The reply that an entry begins, as the model wrote it; nothing for an entry in the middle of one."""
+    """The model's reply that begins with this entry; "" for the reply's other entries."""
     if entry.kind not in ("respond", "call"):
         return ""
     return str(entry.meta.get("reply") or (entry.text if entry.kind == "respond" else ""))
 
 
 def reply_entries(entry: Entry, ids: set[str]) -> list[Entry]:
-    """What a reply says and the calls it asks for; the first of them keeps the reply as it came."""
+    """A reply's message and calls as entries; the first one keeps the reply as the model wrote it."""
     if entry.kind != "respond":
         return [entry]
     reply = parse_reply(entry.text)
@@ -469,7 +468,7 @@ def reply_entries(entry: Entry, ids: set[str]) -> list[Entry]:
         begins = entry.text.lstrip().startswith(("{", "```"))
         if not (begins and RESPONSE_SCHEMA in entry.text and '"tool_requests"' in entry.text):
             return [entry]
-        # It was meant to ask for tools.
+        # An invalid attempt to ask for tools: answered with an error.
         problems = [f"the reply is no valid JSON of {RESPONSE_SCHEMA}; nothing was run. Send all of it again."]
     answer = [values.respond(reply.message)] if reply.structured and reply.message else []
     calls = [
@@ -491,7 +490,7 @@ def reply_entries(entry: Entry, ids: set[str]) -> list[Entry]:
 
 
 def _free(id: str, ids: set[str]) -> str:
-    """A call's id that the thread does not have: models like to begin again at 1."""
+    """A call id that is new in the thread, since models tend to start again at 1."""
     free = next(name for n in range(1, len(ids) + 2) if (name := id if n == 1 else f"{id}-{n}") not in ids)
     ids.add(free)
     return free

@@ -1,6 +1,6 @@
-"""The runners, each a value for the one cycle: chat, qa, planned, agent, project; and records, beside.
+"""The runners: chat, qa, planned, agent, project and records, each a value that the cycle carries out.
 
-Before them what is asked beside the conversation: which tools to run first, and a summary of what will be cut.
+Also two side requests: the planner, which chooses tools to run first, and the model's own summary for a rebase.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from quire.send.turn import (
 from quire.tokens import counter, message_tokens, text_tokens, tools_tokens
 from quire.values import Entry, Item, Json, JsonObject, Message, Prompt, Request, Text, Usage, item_json
 
-# Choosing tools before the model answers: it is asked, beside the conversation, for a JSON array of calls.
+# The planner: a side request for a JSON array of the calls to run before the model answers.
 
 PLANNER = """You choose the tools that are needed to answer a user's message. You do not answer it.
 Reply with a JSON array and nothing else. Each element is {"tool": NAME, "args": {…}}, with the arguments that
@@ -54,14 +54,14 @@ the tool's schema asks for. Reply with [] when no tool is needed."""
 
 
 class PlannedCalls(msgspec.Struct, frozen=True):
-    """The calls that can be run, and what was wrong with the others."""
+    """The valid calls of a plan, and the problems of the others."""
 
     calls: tuple[tuple[str, JsonObject], ...] = ()
     problems: tuple[str, ...] = ()
 
 
 async def plan(turn: Turn, tools: Toolbox, most: int) -> list[Entry]:
-    """The calls to run before the model answers; after a reply that cannot be used it is told why, once."""
+    """The calls to run before the model answers; an unusable plan is sent back once with its problems."""
     if not len(tools):
         return []
     items = await off_loop(attached_items, turn.thread.store, turn.thread.name, turn.user)
@@ -79,7 +79,7 @@ async def plan(turn: Turn, tools: Toolbox, most: int) -> list[Entry]:
 
 
 def call_entry(user: Entry, number: int, name: str, args: JsonObject, tools: Toolbox) -> Entry:
-    """A call chosen before the model speaks: its result stands in the user's message."""
+    """A call that runs before the model answers: its result is shown in the user's message."""
     tool = tools.get(name)
     meta: JsonObject = {"placement": "context"}
     if tool is not None and tool.shown:
@@ -90,7 +90,7 @@ def call_entry(user: Entry, number: int, name: str, args: JsonObject, tools: Too
 
 
 def question(text: str, items: Sequence[JsonObject], tools: Toolbox) -> str:
-    """L5, the metadata of L3, and the tools with their schemas; never an item's content."""
+    """The planner's question: the tools with their schemas, the names of attached items, and the user's message."""
     catalog = [
         json.dumps(
             {"name": tool.name, "description": tool.description, "parameters": tool.parameters}, ensure_ascii=False
@@ -107,19 +107,19 @@ def question(text: str, items: Sequence[JsonObject], tools: Toolbox) -> str:
 
 
 def planner_request(texts: Sequence[str], target: str, tools: Toolbox, most: int) -> Request:
-    """The planner's own small request: its instruction and the question, nothing of the conversation."""
+    """The planner's request: its instruction and question, without the conversation."""
     messages = tuple(Message("user" if n % 2 == 0 else "assistant", (Text(text),)) for n, text in enumerate(texts))
     extra: dict[str, Any] = {}
     if endpoint_for(target).holds_to_schema:
         schema = {"name": "plan", "schema": plan_schema(tools, most)}
         extra = {"response_format": {"type": "json_schema", "json_schema": schema}}
-        # Held to a schema, a small model may still fill a string for ever.
+        # Even with a schema, a small model may write an endless string.
         extra |= {"max_tokens": 400, "temperature": 0}
     return providers.render(Prompt(PLANNER, "", (), messages), target, **extra)
 
 
 def plan_schema(tools: Toolbox, most: int) -> JsonObject:
-    """What a plan looks like: an array of calls of these tools, so many at most."""
+    """The JSON schema of a plan: an array of at most `most` calls of these tools."""
     calls = [
         {
             "type": "object",
@@ -133,7 +133,7 @@ def plan_schema(tools: Toolbox, most: int) -> JsonObject:
 
 
 def read_plan(text: str, tools: Toolbox, most: int = 6) -> PlannedCalls:
-    """The calls in a reply, each checked against its tool's schema; repeated ones once, at most `most`."""
+    """The different calls in a reply, at most `most`, each checked against its tool's schema."""
     array = _array(text)
     if array is None:
         return PlannedCalls((), ("it holds no JSON array",))
@@ -162,7 +162,7 @@ def _check_choice(element: Json, tools: Toolbox) -> tuple[str, tuple[str, JsonOb
 
 
 def _array(text: str) -> list[Json] | None:
-    """The first JSON array of a reply, whatever stands around it."""
+    """The first JSON array in a reply."""
     decoder = json.JSONDecoder()
     for start in islice(re.finditer(r"\[", text), 50):
         with contextlib.suppress(ValueError, RecursionError):
@@ -171,35 +171,35 @@ def _array(text: str) -> list[Json] | None:
     return None
 
 
-# Summaries by the model itself: the request it has cached and one instruction, not a new prompt.
+# Summaries by the model itself, asked with the request that its provider has cached and one instruction behind it.
 #
-# A function for `Thread(summarise=...)`. Where a cut is due, a cycle asks the model first; whoever asks for a
-# request without a cycle gets the built-in summary.
+# `ByModel` is a function for `Thread(summarise=...)`. A cycle asks the model before a rebase; a request outside of a
+# cycle has the built-in summary.
 
 SUMMARISER = (
     "Before we go on: summarise our conversation so far, for yourself, in at most {words} words. "
     "Keep what was asked, what was decided, and every name, path, id and amount that may be needed again. "
     "Plain sentences, no heading, no tools."
 )
-# As many tokens are a story: ids and demands that it leaves out are put behind it, and each token of it is paid for.
+# The most tokens of a summary: each is paid for, and ids and demands that it leaves out are added to it.
 _MOST = 1_200
-# What would make the model write anything but plain text.
+# Options that make a model write anything but plain text.
 _SHAPING = ("response_format", "json_schema", "grammar", "tool_choice")
 
 
 class ByModel:
-    """The model's own summary where it has been asked for one; the built-in one where it has not."""
+    """Returns the model's own summary where it was asked for one, else the built-in one."""
 
     def __init__(self) -> None:
-        # Its answers, and why there is none.
+        # The model's summaries, or the errors that it failed with.
         self._answers: dict[tuple[str, ...], str | QuireError] = {}
-        # Summaries that were needed and not written yet: deeper cuts are tried until one fits, and the last is asked for.
+        # Summaries that were needed and are not written yet. Fitting tries deeper and deeper rebases, so the last counts.
         self.questions: list[Leaving] = []
-        # What each question used: cache_read says how much of it was not paid for again.
+        # The usage of each summary request.
         self.usages: list[Usage] = []
 
     def __call__(self, leaving: Leaving) -> str:
-        """The summary of what leaves; where the model failed, that error: the record of the cut says why."""
+        """The summary of what a rebase removes; raises the model's error, which the rebase then records."""
         answer = self._answers.get(_summary_key(leaving))
         if isinstance(answer, QuireError):
             raise answer
@@ -211,11 +211,11 @@ class ByModel:
     async def prepare(self, turn: Turn) -> None:
         """If the next request needs a rebase, ask the model for its summary first."""
         self.questions.clear()
-        # Reading an old thread may ask for summaries too, of cuts that were made long ago.
+        # `questions` may also hold earlier rebases, where `build` had to read an old thread.
         built = await off_loop(turn.thread.build, turn.target)
         if built.rebase is not None and self.questions:
             await self.ask(turn)
-            # Another function: what was decided without the answer is decided anew, also where there is none.
+            # A new function object makes the thread decide again, now with the answer.
             turn.thread.summarise = self.__call__
 
     async def ask(self, turn: Turn) -> None:
@@ -231,7 +231,7 @@ class ByModel:
             return error
         self.usages.append(reply.usage)
         if calls := [entry.name for entry in reply.entries if entry.kind == "call"]:
-            # What a model says in front of a call announces it, and sums nothing up.
+            # Text before a call only announces the call.
             return ProviderError(f"the model called {calls[0]} instead")
         return cut_to_tokens(
             "".join(entry.text for entry in reply.entries if entry.kind == "respond").strip(), leaving.limit
@@ -239,21 +239,21 @@ class ByModel:
 
 
 def summary_request(turn: Turn, limit: int) -> Request:
-    """The request as it stands in the provider's cache, as much of it as fits, with one instruction behind it."""
+    """The request that the provider has cached, as much of it as fits, with the instruction behind it."""
     so_far, room = turn.thread.so_far(turn.target), turn.thread.build(turn.target).limit
     ask = Message("user", (Text(SUMMARISER.format(words=max(10, limit // 2))),))
     room -= sum(map(text_tokens, so_far.systems)) + tools_tokens(so_far.tools) + message_tokens(ask)
     prompt = msgspec.structs.replace(so_far, messages=(*_front_within(so_far, room, turn.target), ask))
     options = {name: value for name, value in turn.runner.options.items() if name not in _SHAPING}
     if options.get("max_tokens"):
-        # A model that thinks needs what the runner leaves it for that, too; where nothing is said, what it likes.
+        # Not less than the runner's own limit, because a model may also think within it.
         options["max_tokens"] = max(limit, options["max_tokens"])
     options |= options.pop("extra", {})
     return providers.render(prompt, turn.target, cache=True, key=turn.thread.name, **options)
 
 
 def _front_within(prompt: Prompt, room: int, target: str) -> Sequence[Message]:
-    """What the last request said and the answer to it, as far as that fits, calls with their results."""
+    """The messages of the last request and its answer, as many as fit, without separating calls and results."""
     answered = [message.role for message in prompt.messages[prompt.stable : prompt.stable + 1]] == ["assistant"]
     cached = prompt.messages[: prompt.stable + answered]
     sizes = accumulate(leaf(message, 0, model=target).tokens for message in cached)
@@ -283,14 +283,14 @@ AGENT_LIMITS = Limits(steps=25)
 def chat(system: str = "", *, memory: str | None = None, limits: Limits | None = None, **options: Any) -> Runner:
     """The model answers from the thread alone.
 
-    In every runner `memory` is what is known of the user: it stands in front of the system prompt, and where it has
-    changed since the thread began, the model is told what did. None leaves it as it is, "" takes it back.
+    In every runner `memory` is what is known of the user: it stands before the system prompt, and a later change of it
+    is appended as a note. None leaves the thread's memory as it is, "" withdraws it.
     """
     return CHAT.equip(system, memory, limits, options)
 
 
 def _question_before(turn: Turn) -> str:
-    """What the user asked last before this turn: a short question often refers to it."""
+    """The user's previous question, to which a short question often refers."""
     recent = islice(newest_first(turn.thread.store, turn.thread.name, turn.user.seq - 1), 64)
     return next((entry.text for entry in recent if entry.kind == "user"), "")
 
@@ -305,7 +305,7 @@ def qa(
     limits: Limits | None = None,
     **options: Any,
 ) -> Runner:
-    """The user's notes are searched first; documents, rules and catalog stand above the question."""
+    """The user's notes are searched first; the documents stand above the question."""
     tools = Toolbox(local_search_tool(index, k=k, limit=limit)).hidden()
 
     async def prepare(turn: Turn) -> Sequence[Entry]:
@@ -329,7 +329,7 @@ def planned(
     limits: Limits | None = None,
     **options: Any,
 ) -> Runner:
-    """Tools are chosen and run before the model answers; it is not told of them itself."""
+    """A planner chooses tools, which run before the model answers; the model itself is offered none."""
     hidden = _box(tools).hidden()
 
     async def prepare(turn: Turn) -> Sequence[Entry]:
@@ -347,7 +347,7 @@ def agent(
     limits: Limits | None = None,
     **options: Any,
 ) -> Runner:
-    """The model calls tools until it answers; without native tools they are told of in L1 and called in words."""
+    """The model calls tools until it answers; with `native=False` L1 describes the tools, and calls are text."""
     box = _box(tools)
     base = Runner(name="agent", tools=box, limits=AGENT_LIMITS).equip(system, memory, limits, options)
     if native:
@@ -363,7 +363,7 @@ def project(
     files: Iterable[str | Path | Item | JsonObject] = (),
     memory: str | None = None,
 ) -> Runner:
-    """A project's prompt and files in L1 of any other runner; nothing else is special."""
+    """Another runner with a project's prompt and files in L1."""
     context = "\n\n".join(_file_block(file) for file in files)
     native = runner.speech is MESSAGES
     system = system_text(
@@ -389,7 +389,7 @@ def _box(tools: Toolbox | Iterable[Tool | Callable[..., Any]]) -> Toolbox:
 
 
 def question_of(thread: TurnThread) -> Callable[[Entry], str]:
-    """What the user asked in the newest turn of a thread, for tools that say it again behind documents."""
+    """A function that returns the user's newest question, for tools that repeat it after documents."""
 
     def question(call: Entry) -> str:
         turn = newest_turn(thread.store, thread.name)

@@ -1,4 +1,4 @@
-"""Engines that take text: the log as HISTORY and CURRENT, the reply in the same event protocol."""
+"""Engines that continue a text: the log as HISTORY and CURRENT, the reply in the same event protocol; and tools as text."""
 
 from __future__ import annotations
 
@@ -43,24 +43,22 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         """The whole text that the engine is to continue."""
         provider, model = split_target(target)
         prompt = self._fitting(thread.store.read(thread.name), thread.room(target), counter(model).count)
-        # What only others may say ends the reply: the engine would go on and invent it.
-        stop = [f"\n{self.delimiter}{kind}:" for kind in ("user", "result")]
-        body = {"model": model, "prompt": prompt, "stop": stop, **options}
+        body = {"model": model, "prompt": prompt, "stop": _stops(self.delimiter), **options}
         return Request(provider, model, body, hash_lines([prompt.encode()]))
 
     def _prompt(self, entries: Sequence[Entry], window: int | None) -> str:
         sections = prompt_sections(entries, window, self.delimiter)
-        # Without tools there is but one thing to say; text before the first mark is an answer.
+        # Without tools the next event can only be an answer, so its mark is given.
         begun = "" if any(entry.kind == "tools" for entry in entries) else f"{self.delimiter}respond:"
         return "".join(f"{section}\n\n" for section in sections) + begun
 
     def _fitting(self, entries: Sequence[Entry], room: int, tokens: Callable[[str], int]) -> str:
-        """The text within the budget: less of HISTORY first, then the longest results of this turn are cut."""
+        """The text within the budget: HISTORY is shortened first, then the longest results of this turn."""
         prompt = self._prompt(entries, self.window)
         if tokens(prompt) <= room:
             return prompt
         most = len(entries) if self.window is None else min(self.window, len(entries))
-        # The largest window that fits, if any does: more events never make a shorter text.
+        # The largest window that fits; bisection works because more events never make a shorter text.
         fitting = bisect_left(range(most), True, key=lambda place: tokens(self._prompt(entries, place + 1)) > room)
         prompt = self._prompt(entries, fitting)
         while (over := tokens(prompt) - room) > 0:
@@ -69,7 +67,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         return prompt
 
     def sent_entry(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
-        """The log's line: one segment, the text."""
+        """The `sent` entry: the text is its only segment."""
         body: JsonObject = {"kind": "sent", "provider": request.provider, "model": request.model}
         body |= {"request_sha256": request.lines.sha256, "segments": list(request.lines.segments)}
         body["meta"] = {"layout": "text"}
@@ -83,7 +81,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_shorter_result(entries: Sequence[Entry], over: int, room: int) -> list[Entry]:
-    """The entries with the longest result of the newest turn cut by about so many tokens; an error without one."""
+    """The entries with the newest turn's longest result cut by about `over` tokens; an error where none can be cut."""
     begin = max(place for place, entry in enumerate(entries) if entry.kind == "user")
     sizes = {place: len(entries[place].body.get("content") or "") for place in range(begin, len(entries))}
     longest = max(sizes, key=lambda place: sizes[place] if entries[place].kind == "result" else 0)
@@ -95,12 +93,12 @@ def with_shorter_result(entries: Sequence[Entry], over: int, room: int) -> list[
     return [*entries[:longest], shorter, *entries[longest + 1 :]]
 
 
-# A result is not cut below this: a few words help nobody.
+# A result is not cut below this many characters: a few words are of no use.
 _SHORTEST = 400
 
 
 def prompt_sections(entries: Sequence[Entry], window: int | None, delimiter: Delimiter) -> list[str]:
-    """System prompt, tools, protocol, HISTORY and CURRENT as they are asked for now; empty ones are absent."""
+    """The sections of the next prompt: system prompt, tools, protocol, HISTORY and CURRENT, without empty ones."""
     recent = [_with_context(entry) for entry in without_cut(entries, asking=True)]
     system = [entry.text for entry in recent if entry.kind == "system"]
     offered = [tool for entry in recent if entry.kind == "tools" for tool in entry.tools]
@@ -116,7 +114,7 @@ def prompt_sections(entries: Sequence[Entry], window: int | None, delimiter: Del
 
 
 def _with_context(entry: Entry) -> Entry:
-    """A user's words behind the items that came with them; a text has no other place for these."""
+    """A user entry with its attached items before the text, as there is no other place for them."""
     blocks = [block(item).text for item in entry.attached] if entry.kind == "user" else []
     if not blocks:
         return entry
@@ -124,9 +122,9 @@ def _with_context(entry: Entry) -> Entry:
 
 
 class CompletionStream(ReplyReader):
-    """Gathers a completion's chunks; an event of the protocol is an entry when the next one begins.
+    """Collects a completion's chunks; an event of the protocol becomes an entry when the next event begins.
 
-    Nothing is shown before: the protocol's marks are not for readers, and are recognised only once they are complete.
+    Nothing is shown before that, because a mark of the protocol is recognised only once it is complete.
     """
 
     ending = "finish_reason"
@@ -163,16 +161,16 @@ class CompletionStream(ReplyReader):
 
 
 class EventReader:
-    """Reads events of the protocol as entries; calls are numbered behind those that there are.
+    """Reads events of the protocol as entries; calls are numbered after the thread's earlier ones.
 
-    What only others may say is left out, or with `hears_all` taken for an answer.
+    Events of other speakers (`user`, `result`) are left out, or with `hears_all` taken for answers.
     """
 
     def __init__(self, calls: int, hears_all: bool = False) -> None:
         self._calls, self._others = calls, respond if hears_all else None
 
     def __call__(self, event: protocol.ProtocolEvent) -> list[Entry]:
-        """A call that is not the protocol's JSON keeps the model's words, and what is wrong as its answer."""
+        """The entries of an event; an invalid call keeps the model's text, and the error becomes its result."""
         if event.kind != "call":
             make, text = {"think": think, "respond": respond}.get(event.kind, self._others), event.text.strip()
             return [make(text)] if make and text else []
@@ -189,7 +187,7 @@ class EventReader:
 _NAMED = re.compile(r'"name"\s*:\s*"([A-Za-z_][A-Za-z0-9_-]{0,63})"')
 
 
-# Tools in words, for chat models that take no tool definitions: told of in L1, called in the event protocol.
+# Tools as text, for chat models that take no tool definitions: described in L1, called in the event protocol.
 
 GUIDELINES = """To use a tool, write one line and stop; its result will follow:
 {d}call: {{"name": "tool", "args": {{}}}}
@@ -198,7 +196,7 @@ _NATIVE = ("tools", "tool_choice", "parallel_tool_calls")
 
 
 def tool_text(tools: Iterable[JsonObject], delimiter: Delimiter = "$") -> str:
-    """Tool descriptions and guidelines, as they stand at the end of L1; empty without tools."""
+    """Tool descriptions and guidelines for the end of L1; "" without tools."""
     listed = [_describe(tool) for tool in tools]
     return "\n\n".join(["# Available Tools", *listed, GUIDELINES.format(d=delimiter)]) if listed else ""
 
@@ -217,12 +215,12 @@ def _describe(tool: JsonObject) -> str:
 
 
 class TextTools(Messages, frozen=True, kw_only=True):
-    """Role messages in which calls and results are text; the engine's own tool calls are not used."""
+    """Role messages in which calls and results are text, instead of the engine's own tool calls."""
 
     delimiter: Delimiter = "$"
 
     def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
-        """The thread's next request, its calls and results written out."""
+        """The thread's next request, with calls and results as text."""
         if not wire_of(target).tools_in_words:
             raise CallError(
                 f"{target} takes tools itself", hint="Tools in words are for OpenAI-compatible chat servers."
@@ -230,8 +228,7 @@ class TextTools(Messages, frozen=True, kw_only=True):
         request = super().request(thread, target, options)
         body = {key: value for key, value in request.body.items() if key not in _NATIVE}
         body["messages"] = told_messages(request.body["messages"], self.delimiter)
-        # What only others may say ends the reply: the model would go on and invent it.
-        body.setdefault("stop", [f"\n{self.delimiter}{kind}:" for kind in ("user", "result")])
+        body.setdefault("stop", _stops(self.delimiter))
         return msgspec.structs.replace(request, body=body, lines=lines_of(body, request.provider))
 
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> RereadStream:
@@ -240,8 +237,13 @@ class TextTools(Messages, frozen=True, kw_only=True):
         return RereadStream(providers.stream(target, names), read)
 
 
+def _stops(delimiter: Delimiter) -> list[str]:
+    """Marks of other speakers, which end the reply: the model would go on and invent their words."""
+    return [f"\n{delimiter}{kind}:" for kind in ("user", "result")]
+
+
 def told_messages(messages: Sequence[JsonObject], delimiter: Delimiter = "$") -> list[JsonObject]:
-    """Calls as lines of the assistant's message, the results of one group as the user's next message."""
+    """Messages with calls as lines of the assistant's text, and a group's results as the user's next message."""
     out: list[JsonObject] = []
     for message in messages:
         in_words = _message_in_words(message, delimiter)
@@ -276,7 +278,7 @@ def _call(function: JsonObject) -> str:
 
 
 class RereadStream:
-    """A provider's stream whose finished entries are read once more: calls in a text become calls."""
+    """A provider's stream whose finished text entries are parsed again, since they may contain calls."""
 
     def __init__(self, inner: Any, read: Callable[[Entry], list[Entry]]) -> None:
         self._inner, self._read = inner, read
@@ -288,7 +290,7 @@ class RereadStream:
         return entries
 
     def live(self) -> list[BlockDelta]:
-        """Nothing: whether a text is a call is known only when it is complete."""
+        """Nothing, because only a complete text shows whether it is a call."""
         return []
 
     def partial(self) -> Partial:
@@ -301,7 +303,7 @@ class RereadStream:
 
 
 def _read_calls(entry: Entry, delimiter: Delimiter, read: EventReader) -> list[Entry]:
-    """A text without calls as it is; one with calls as text entries and call entries."""
+    """A text entry; where it contains calls, its text and call entries."""
     if entry.kind != "respond":
         return [entry]
     events = protocol.read(entry.text, delimiter)
@@ -309,7 +311,7 @@ def _read_calls(entry: Entry, delimiter: Delimiter, read: EventReader) -> list[E
         return [entry]
     out: list[Entry] = []
     for event in events:
-        # Results are ours to write: whatever the model made up behind a call is not kept.
+        # Whatever the model wrote after a call is an invented result.
         if out and out[-1].kind == "call" and event.kind != "call":
             break
         out += read(event)

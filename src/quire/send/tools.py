@@ -1,6 +1,6 @@
-"""Tools: Python functions that a model may call, run with care; whatever goes wrong becomes a result.
+"""Tools: Python functions that a model may call; any failure of one becomes its result.
 
-A function's signature is the JSON schema that models are given, and the type that checks their arguments.
+A function's signature gives both the JSON schema for the model and the type that checks its arguments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quire.items.sources import Cutter, at_lines
 from quire.log.shapes import short
 from quire.values import Entry, Json, JsonObject, canonical, whole_characters
 
-# What a docstring says of a function and of each parameter: Google, NumPy and reST styles.
+# Reading docstrings (Google, NumPy and reST styles) for the descriptions of a function and its parameters.
 
 _SECTION = re.compile(r"(?:Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes)(:?)\s*$")
 _GOOGLE = re.compile(r"(\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
@@ -67,7 +67,7 @@ def _sections(lines: list[str]) -> dict[str, str]:
 
 
 def _parameter(line: str, numpy: bool) -> tuple[str, str] | None:
-    """The parameter that a line introduces; deeper lines go on with the one before."""
+    """The parameter that a line introduces; None for a deeper line, which continues the parameter before it."""
     indent = len(line) - len(line.lstrip())
     if numpy:
         match = _NUMPY.match(line) if indent == 0 else None
@@ -77,7 +77,7 @@ def _parameter(line: str, numpy: bool) -> tuple[str, str] | None:
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """What is known of a function: its text, its parameters, and the struct that arguments convert to."""
+    """A function's description, the schema of its parameters, and the struct that arguments convert to."""
 
     description: str
     parameters: JsonObject
@@ -137,7 +137,7 @@ def _field(parameter: inspect.Parameter, hints: dict[str, Any], texts: dict[str,
     value = parameter.default
     if value is parameter.empty:
         return (parameter.name, kind)
-    # A default that can be changed is made anew for each call.
+    # A mutable default is copied for each call.
     changeable = isinstance(value, list | dict | set)
     return (parameter.name, kind, msgspec.field(default_factory=lambda: type(value)(value)) if changeable else value)
 
@@ -159,7 +159,7 @@ def _schema(arguments: Any, name: str) -> JsonObject:
 
 
 def _inline_refs(schema: Json, defs: JsonObject, inside: tuple[str, ...]) -> Json:
-    """A schema with its $refs replaced by what they name; only a recursive type keeps its reference."""
+    """A schema with its $refs replaced by the definitions; only a recursive type keeps its reference."""
     if isinstance(schema, list):
         return [_inline_refs(part, defs, inside) for part in schema]
     if not isinstance(schema, dict):
@@ -188,14 +188,14 @@ def _still_named(schema: Json) -> set[str]:
     return refs | {name for value in schema.values() for name in _still_named(value)}
 
 
-# One tool: what the model is told of it, how it is run, and how much it may say.
+# One tool.
 
-# The strictest of the providers' rules for names.
+# A name that all providers accept.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
 
 
 class Output(msgspec.Struct, frozen=True):
-    """What a tool says: the content, a line about it (`outcome`), and whether it failed."""
+    """A tool's output: the content, a line about it (`outcome`), and whether the tool failed."""
 
     content: str = ""
     outcome: str = ""
@@ -216,7 +216,7 @@ Invoke: TypeAlias = Callable[[JsonObject, Entry], Awaitable[Any]]
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool: `idempotent` ones may run again after an interruption; `shown` arguments become attributes."""
+    """A tool. `idempotent`: it may run again after an interruption; `shown`: arguments shown with its result."""
 
     name: str
     description: str
@@ -225,14 +225,14 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     idempotent: bool = False
     shown: tuple[str, ...] = ()
     timeout_s: float | None = 60.0
-    # The most characters of one output, and where it ends when there are more.
+    # The most characters of an output, and the function that cuts a longer one.
     limit: int = 24_000
     cut: Cutter = at_lines
     category: str = ""
     output: tuple[str, ...] = ()
     example: str = ""
     function: Callable[..., Any] | None = None
-    # What is wrong with arguments, as far as that can be told before it runs; empty where nothing is.
+    # Returns what is wrong with arguments, as far as that is known before the tool runs; "" where nothing is.
     fault: Callable[[Json], str] = lambda args: ""
 
     def __post_init__(self) -> None:
@@ -249,7 +249,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         return self.function(*args, **kwargs)
 
     def definition(self) -> JsonObject:
-        """The tool as a `tools` entry holds it."""
+        """The tool's definition in a `tools` entry."""
         more: JsonObject = {"category": self.category, "output": list(self.output), "example": self.example}
         more["idempotent"] = self.idempotent
         about = {"name": self.name, "description": self.description, "parameters": self.parameters}
@@ -314,7 +314,7 @@ def _invoke(function: Callable[..., Any], shape: Signature) -> Invoke:
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
-    """Run work in a thread that cannot keep the program alive if it never ends; what it gives to await is awaited here."""
+    """Run work in a daemon thread, which cannot keep the program alive; where it returns an awaitable, await that."""
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     future: asyncio.Future[Any] = loop.create_future()
 
@@ -325,7 +325,7 @@ async def in_thread(work: Callable[[], Any]) -> Any:
     def run() -> None:
         try:
             value = context.run(work)
-        except BaseException as error:  # a tool's sys.exit() must not vanish with its thread
+        except BaseException as error:  # also sys.exit() of a tool, which would only end its OS thread
             outcome: tuple[Any, Any] = (future.set_exception, _raisable(error))
         else:
             outcome = (future.set_result, value)
@@ -338,19 +338,19 @@ async def in_thread(work: Callable[[], Any]) -> Any:
 
 
 def _raisable(error: BaseException) -> BaseException:
-    """What a future can carry: it refuses StopIteration, and what is no Exception would end the loop."""
+    """An error that a future can hold: StopIteration is refused, and a BaseException would end the loop."""
     if isinstance(error, Exception | asyncio.CancelledError) and not isinstance(error, StopIteration):
         return error
     return RuntimeError(f"{type(error).__name__}: {error}".removesuffix(": "))
 
 
-# A set of tools that a cycle can run: every call has a result, whatever happens on the way.
+# A set of tools that a cycle can run.
 
 
 class Toolbox:
-    """Tools by name; functions are taken as they are: `Toolbox(read, search, my_function)`.
+    """Tools by name; plain functions become tools: `Toolbox(read, search, my_function)`.
 
-    `offered=False` runs calls without telling the model of the tools: for calls chosen before it speaks.
+    With `offered=False` the model is not offered the tools: they run for calls that were chosen without it.
     """
 
     def __init__(self, *tools: Tool | Callable[..., Any], offered: bool = True) -> None:
@@ -375,15 +375,15 @@ class Toolbox:
         return self._tools.get(name)
 
     def definitions(self) -> Sequence[JsonObject]:
-        """The tools the model is told of."""
+        """The definitions of the tools that are offered to the model."""
         return [tool.definition() for tool in self] if self.offered else []
 
     def hidden(self) -> Toolbox:
-        """The same tools, of which the model is not told."""
+        """The same tools, not offered to the model."""
         return Toolbox(*self, offered=False)
 
     async def run(self, call: Entry) -> Entry:
-        """The result of a call: unknown tools, wrong arguments, failures and timeouts are results too."""
+        """Run a call; unknown tools, wrong arguments, failures and timeouts are results too."""
         tool = self.get(call.name)
         if tool is None:
             near = difflib.get_close_matches(call.name, self._tools, 3) or sorted(self._tools)
@@ -404,7 +404,7 @@ _TOOLS_HINT = "Give the tools in a list, [look, find], or a function of a call's
 
 
 class OneForAll(Toolbox):
-    """One function of a call's name and arguments carries out whatever is called."""
+    """A toolbox in which one function of a call's name and arguments runs every call."""
 
     def __init__(self, function: Callable[[str, JsonObject], Any]) -> None:
         super().__init__()
@@ -414,7 +414,7 @@ class OneForAll(Toolbox):
             wrong = f"{short(function)} is no function of a call's name and arguments"
             raise CallError(wrong, hint=_TOOLS_HINT) from error
         except ValueError:
-            pass  # one of those in C that do not say what they take
+            pass  # a function in C without a signature
         self._function = function
 
     def get(self, name: str) -> Tool:
@@ -426,7 +426,7 @@ class OneForAll(Toolbox):
 
 
 def toolbox_of(run: Any) -> Toolbox:
-    """A toolbox of functions in a list or by name, or of one function for all names."""
+    """A toolbox from functions in a list or by name, or from one function for all names."""
     if isinstance(run, Toolbox):
         return run
     if isinstance(run, Mapping):
@@ -459,10 +459,10 @@ async def _output(tool: Tool, call: Entry) -> Output:
     except asyncio.CancelledError as error:
         if (waiting := asyncio.current_task()) is None or waiting.cancelling():
             raise
-        return _failure(_error_line(error))  # only what the tool awaits was cancelled
+        return _failure(_error_line(error))  # not this task: something that the tool awaits was cancelled
     except (KeyboardInterrupt, GeneratorExit):
         raise
-    # A tool is foreign code and may raise anything; the model is told, without the traceback.
+    # A tool is foreign code and may raise anything; the model gets the error without the traceback.
     except BaseException as error:
         return _failure(_error_line(error))
 
@@ -472,16 +472,16 @@ def _failure(text: str) -> Output:
 
 
 def _error_line(error: BaseException) -> str:
-    """An exception in one line: its kind and its words."""
+    """An exception in one line: its type and message."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # it is foreign code, too
+    except Exception:  # its __str__ is foreign code, too
         text = ""
     return f"{type(error).__name__}: {text}"[:2000] if text else type(error).__name__
 
 
 def _as_output(returned: Any) -> Output:
-    """What a tool returned as text: strings and what bytes spell as they are, nothing as empty, all else as compact JSON."""
+    """A tool's return value as output: strings and UTF-8 bytes unchanged, None as "", anything else as compact JSON."""
     if isinstance(returned, Output):
         return returned
     if isinstance(returned, bytes | bytearray):

