@@ -69,24 +69,24 @@ class AsyncThread:
         *,
         on_text: Callable[[str], object] | None = None,
     ) -> list[Entry]:
-        """A reply into the log; a stream, sync or async, is read to its end and `on_text` called with what it says."""
+        """Append a reply to the log; a stream, sync or async, is read to its end, and `on_text` gets each piece of text."""
         if hasattr(events := events_in(reply), "__aiter__"):
-            reader, is_read = self.thread._reader(request), True
+            reader, was_consumed = self.thread._reader(request), True
             async for event in events:
                 feed(reader, event, on_text)
-                is_read = False
+                was_consumed = False
             whole = None
-            with suppress(AssertionError, RuntimeError):  # the SDK's way to say that nothing came
-                whole = await final if is_read and (final := put_together(events)) is not None else None
+            with suppress(AssertionError, RuntimeError):  # what SDKs raise when no event came
+                whole = await final if was_consumed and (final := put_together(events)) is not None else None
             reply = reader.reply() if whole is None else whole
         return await off_loop(self.thread.record, reply, request, served, on_text=on_text)
 
     async def results(self, reply: Any, run: Any) -> list[Entry]:
-        """Carry out the calls of a recorded reply as `Thread.results` does; asynchronous tools run in this event loop."""
+        """Run the calls of a recorded reply as `Thread.results` does; asynchronous tools run in this event loop."""
         return await self.thread._results(reply, run)
 
     async def run(self, target: str, transport: Transport, **how: Any) -> Outcome:
-        """Carry out the newest turn; `runner`, `decide` and `on_event` are as in quire.send."""
+        """Carry out the newest turn; `runner`, `decide` and `on_event` are those of `quire.send.cycle.run`."""
         from quire.send.cycle import run
 
         return await run(self.thread, target, transport, **how)

@@ -86,7 +86,7 @@ class MissingPart(QuireError, ImportError):
 
 @contextmanager
 def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Around imports that not every installation has: `what` is said of them, and the extra that brings them."""
+    """Turn an ImportError into a MissingPart that says `what` is missing and which extra installs it."""
     try:
         yield
     except ImportError as error:
@@ -100,7 +100,7 @@ class VersionError(QuireError):
 class ProviderError(QuireError):
     """The provider refused or failed; `status` is its HTTP status, 0 when there was none.
 
-    `retry_after_s` is how long it asked to be left alone, None when it did not say.
+    `retry_after_s` is how long it asked to wait, None when it did not say.
     """
 
     def __init__(
@@ -125,5 +125,5 @@ _NEAR = 0.66
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The one of these names most like this one, or "" where none is like it."""
+    """The most similar of these names, or "" if none is similar."""
     return next(iter(get_close_matches(name, list(names), 1, _NEAR)), "")

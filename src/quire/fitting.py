@@ -2,8 +2,8 @@
 
     messages = quire.fit(messages, budget=100_000, target="anthropic:claude-opus-5-5")
 
-Nothing is stored. What is cut follows from the messages alone, so that calls with a growing list extend each other
-until the budget forces a cut. A `Fitter` does the same for one conversation and reads only what is new.
+Nothing is stored. What is cut depends on the messages alone, so that the results for a growing list extend each other
+until the budget forces a rebase. A `Fitter` does the same for one conversation and reads only the new messages.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ Given = TypeVar("Given", bound="Sequence[Any] | Mapping[str, Any]")
 
 
 def fit(given: Given, budget: int = 0, target: str = "", **policy: Any) -> Given:
-    """The messages, or the request body, inside the budget and in the form they came in.
+    """The messages, or the request body, cut to the budget, in the form they came in.
 
-    The form is seen from the messages: OpenAI Chat or Responses, Anthropic, Gemini, Bedrock, Cohere, as JSON or as the
-    SDKs' objects, LangChain's and pydantic-ai's objects. `target` ("provider:model") says whose tokens, window and prices count; without a budget its
-    window does. A body's system prompt and tools are counted; around objects it is {"messages", "system", "tools"}.
-    What else there is to choose is named by `Policy`: `floor=0.3`.
+    The form is recognised: OpenAI Chat or Responses, Anthropic, Gemini, Bedrock, Cohere, as JSON or as the SDKs' objects,
+    and LangChain's and pydantic-ai's objects. `target` ("provider:model") says whose tokens, window and prices count;
+    without a `budget` its window is the budget. A body's system prompt and tools are counted; around a framework's objects
+    the body is {"messages", "system", "tools"}. Other arguments are the fields of `Policy`: `floor=0.3`.
     """
     return Fitter(budget, target, **policy).fit(given)
 
 
 class Fitter:
-    """Fits one growing conversation again and again, reading only what is new: the same as `fit`, and quicker.
+    """Fits one growing conversation again and again: the same result as `fit`, but it reads only the new messages.
 
-    `built` tells what was decided last (at first a request of nothing): `built.epoch`, `built.tokens`, `built.rebase`;
-    `left_out` what went, and why.
-    `marks` are the places in the newest result behind which a cache mark does good: where the epoch's first result
-    ended, where the one before this ended, and the end. `form` names the messages' format where it is known.
+    `built` is the newest decision (empty before the first call): `built.epoch`, `built.tokens`, `built.rebase`.
+    `left_out` says what was left out, and why. `marks` are the indices of the messages in the newest result behind which a
+    cache mark helps: where the epoch's first result ended, where the result before ended, and the last. `form` names the
+    messages' format, so that it need not be recognised.
     """
 
     def __init__(self, budget: int = 0, target: str = "", *, form: str = "", **policy: Any) -> None:
@@ -75,26 +75,26 @@ class Fitter:
             )
         self._choices = {**policy, **({"budget": budget} if budget else {})}
         self._entries: list[Entry] = []
-        # The bytes of the messages as they were read, since a caller may change one in place.
+        # The bytes of each entry as it was read, to notice a message that the caller changed in place.
         self._read: list[bytes] = []
         self._given, self._recognised = GivenMessages(), ""
         self._assembly: Assembly | None = None
-        # Writes the messages, reusing what the newest result holds; None when another conversation begins.
+        # Writes the messages, reusing those of the newest result; None when a new conversation begins.
         self._rendering: Rendering | None = None
-        # How the provider's count differs from ours; that of another fitter of the same model may be taken over.
+        # How the provider's count differs from ours; may be copied from another fitter of the same model.
         self.calibrations = Calibrations()
         self.built: Built = Assembly().request_as_sent()
         self.marks: tuple[int, ...] = ()
-        # The assembly and epoch of the newest result, and where the epoch's first and the newest result ended.
+        # The assembly and epoch of the newest result, and how many messages the epoch's first and the newest one had.
         self._ends: tuple[Assembly | None, int, int, int] = None, 0, 0, 0
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
-        """What the newest call left out: the number of the entry, and why."""
+        """The entries that the newest call left out, by number, and why."""
         return tuple(self.built.left_out)
 
     def fit(self, given: Given) -> Given:
-        """The messages inside the budget; a list that does not extend the one before begins anew."""
+        """The messages cut to the budget; a list that does not extend the one before starts a new conversation."""
         before, self._given = self._given, GivenMessages.of(given, self._given)
         value, new = self._given.value, self._given.behind(before)
         form = self._form or self._form_with(new)
@@ -105,7 +105,7 @@ class Fitter:
         self._recognised = form
         self.built = _request_of(assembly)
         if self.built.epoch == 1:
-            out, messages = given, _message_list(given, form)  # nothing is cut: as it came, to the byte
+            out, messages = given, _message_list(given, form)  # nothing is cut: the same object
         else:
             messages = self._in_form(self.built, form, target, given)
             out = cast(Given, {**given, _field(form): messages} if isinstance(given, Mapping) else messages)
@@ -113,7 +113,7 @@ class Fitter:
         return out
 
     def report(self, input_tokens: int) -> None:
-        """What the provider counted of the newest result: the next ones are measured by it."""
+        """Tell what the provider counted for the newest result; the next ones are measured by it."""
         if self._assembly is None:
             return
         self.calibrations = self.calibrations.observe(self._assembly.policy.model, self.built.tokens, input_tokens)
@@ -131,14 +131,14 @@ class Fitter:
         return tuple(self._entries)
 
     def original(self, handle: str) -> str:
-        """The whole text behind a handle that a cut message names."""
+        """The whole text that a handle in a message stands for."""
         for entry in self._entries:
             if len(handle) >= 6 and entry.id.removeprefix("sha256:").startswith(handle):
                 return result_text(entry) if entry.kind == "result" else entry.text
         raise NotFound(f"no message has the handle {handle!r}", hint="Give it as the cut message names it.")
 
     def _follow(self, entries: list[Entry], target: str) -> Assembly:
-        """The conversation with what is new fed to it; where it is another than before, all of it."""
+        """Feed the new entries; if these entries do not begin with those read before, start again with all of them."""
         count = len(self._entries)
         if self._assembly is None or [write_value(entry.body) for entry in entries[:count]] != self._read:
             policy = Policy(**self._choices) if "budget" in self._choices else None
@@ -157,16 +157,16 @@ class Fitter:
         return self._assembly
 
     def _form_with(self, new: Json) -> str:
-        """The form of what was given: new messages that tell no other leave it as it was."""
+        """The form of the messages: unchanged, unless the new ones show another."""
         form = self._recognised
         if new is not None and isinstance(format_of(form), Wire) and (not new or recognise(new, form) == form):
             return form
         return recognise(self._given.value, self._target)
 
     def _new_entries(self, new: Json, form: str) -> list[Entry] | None:
-        """The entries of the messages behind those of the call before; None where all of it is to be read anew.
+        """The entries of the new messages; None if all messages have to be read again.
 
-        They must begin with a reply: words of the user and of tools may belong to the message before them.
+        New messages must begin with a reply: those of the user or of tools may belong to the message before them.
         """
         if self._assembly is None or not isinstance(format_of(form), Wire):
             return None
@@ -177,17 +177,17 @@ class Fitter:
         return spoken if goes_on or not new else None
 
     def _in_form(self, built: Built, form: str, target: str, given: Any) -> Sequence[Any]:
-        """The messages that are left of a conversation, as they came: JSON or a framework's objects."""
+        """The remaining messages of a conversation in the form they came in: JSON or a framework's objects."""
         wire = format_of(form)
         if not isinstance(wire, Wire):
-            messages = providers.export(form, _standing(built, self._entries))
+            messages = providers.export(form, _sent_entries(built, self._entries))
             objects = _objects(_message_list(given, form))
             return cast(Sequence[Any], objects.load(messages) if objects else messages)
         if self._rendering is None:
             same_wire = wire_of(target).name == wire.name
             self._rendering = providers.rendering(target if same_wire else f"{wire.name}:")
         rendered = self._rendering.request(built.prompt).body[wire.layout.field]
-        # Messages that came as an SDK's objects, or with cache marks, are those again.
+        # Messages that came as an SDK's objects, or with cache marks, are given back as those objects.
         messages, altered = _message_list(given, form), self._given.altered_places
         originals = {_message_key(self._given.messages[place]): messages[place] for place in altered}
         if not originals:
@@ -196,7 +196,7 @@ class Fitter:
 
 
 def _request_of(assembly: Assembly) -> Built:
-    """What would be sent now; messages without a word of the user stand as they are, where they fit."""
+    """What would be sent now; messages without one of the user are left as they are, if they fit."""
     try:
         return assembly.request()
     except BudgetError:
@@ -206,13 +206,13 @@ def _request_of(assembly: Assembly) -> Built:
         return built
 
 
-# Which form a conversation is in, and how it goes back into it.
+# Which form a conversation is in, and how entries are put back into it.
 
 _LANGCHAIN = frozenset({"human", "ai", "HumanMessage", "AIMessage", "SystemMessage", "ToolMessage"})
 
 
 def recognise(value: Json, target: str = "") -> str:
-    """The format of a list of messages or of a request's body; what could be several is the target's."""
+    """The format of a list of messages or of a request's body; if several are possible, the target's."""
     usual = wire_of(target).name if target else "openai-chat"
     messages = value.get("messages") if isinstance(value, dict) else value
     listed = isinstance(messages, list) and all(isinstance(message, dict) for message in messages)
@@ -231,7 +231,7 @@ def _no_messages() -> FormatError:
 
 
 def _framework(message: JsonObject) -> str:
-    """Whose way of writing messages down it is; a LangChain constructor's name stands last in `id`."""
+    """The framework whose JSON form a message has, or ""; LangChain writes the name of the class last in `id`."""
     if "parts" in message:
         return "pydantic-ai" if "kind" in message else ""
     kind = message["id"][-1] if message.get("lc") and message.get("id") else message.get("type")
@@ -239,13 +239,13 @@ def _framework(message: JsonObject) -> str:
 
 
 def _wire(form: str) -> Wire:
-    """The wire format that a form is written in before it is put into its own words."""
+    """The wire format of a form; for a framework's form the one that it resembles."""
     wire = format_of(form)
     return wire if isinstance(wire, Wire) else wire_of(wire.like or "openai-chat")
 
 
 def _field(form: str) -> str:
-    """Where a body of this form holds its messages."""
+    """The field of a body that holds the messages."""
     return _wire(form).layout.field if isinstance(format_of(form), Wire) else "messages"
 
 
@@ -255,14 +255,14 @@ def _message_list(given: Any, form: str) -> Sequence[Any]:
 
 
 class Objects(NamedTuple):
-    """How a framework writes its messages down as JSON, and reads them again."""
+    """How a framework turns its message objects into JSON, and back."""
 
     dump: Callable[[list[Any]], list[JsonObject]]
     load: Callable[[list[JsonObject]], list[Any]]
 
 
 def _objects(messages: Any) -> Objects | None:
-    """Whose objects the messages are; None where they are JSON."""
+    """The framework whose objects the messages are; None for JSON."""
     first = next(iter(messages), None) if isinstance(messages, Sequence) else None
     package = type(first).__module__.partition(".")[0]
     if package.startswith("langchain"):
@@ -277,21 +277,21 @@ def _objects(messages: Any) -> Objects | None:
 
 
 class GivenMessages(NamedTuple):
-    """What a caller gave, as JSON without cache marks: they move from request to request, and it says the same."""
+    """What a caller passed, as JSON without cache marks, which move from request to request without meaning anything."""
 
     # The list of messages, or the body around it, and the messages in it.
     value: Json = None
     field: str = ""
     messages: Sequence[Json] = ()
-    # The bytes of each message, and of what stands around them; empty where they cannot be told.
+    # The bytes of each message, and of the body around them; empty if a value is not JSON.
     lines: Sequence[bytes] = ()
     around: bytes = b""
-    # The places of messages that came in another form: an SDK's objects, with marks.
+    # The indices of messages that came as an SDK's objects or with cache marks.
     altered_places: Sequence[int] = ()
 
     @classmethod
     def of(cls, given: Any, before: GivenMessages) -> GivenMessages:
-        """The JSON of messages, or of a body; what stands as in the call before is not made again."""
+        """The JSON of messages or of a body; messages that are unchanged since the call before are reused."""
         body = {**given} if isinstance(given, Mapping) else {}
         field = next(
             (name for name in ("messages", "contents", "input") if isinstance(body.get(name), list | tuple)), ""
@@ -308,7 +308,7 @@ class GivenMessages(NamedTuple):
         return cls(value, field, messages, lines, _bytes_of(around)[0], altered)
 
     def behind(self, before: GivenMessages) -> Json:
-        """What is new since another call, in the form of `value`; None where this does not begin with that."""
+        """The messages that are new since the call before, in the form of `value`; None if this does not extend that."""
         count = len(before.lines)
         same = count and self.around == before.around and self.lines[:count] == before.lines
         if not same or b"" in self.lines:
@@ -318,7 +318,7 @@ class GivenMessages(NamedTuple):
 
 
 def _as_json(listed: Sequence[Any], before: GivenMessages) -> tuple[list[Json], list[bytes], list[int]]:
-    """Messages as JSON without marks, the bytes of each, and the places of those that came otherwise."""
+    """Messages as JSON without marks, the bytes of each, and the indices of those that came as objects or with marks."""
     messages, lines, altered = list[Json](), list[bytes](), list[int]()
     for place, message in enumerate(listed):
         line, is_json = _bytes_of(message)
@@ -329,8 +329,8 @@ def _as_json(listed: Sequence[Any], before: GivenMessages) -> tuple[list[Json], 
             line, given_line = _bytes_of(bare)[0], line
             if not is_json or line != given_line:
                 altered.append(place)
-        stands = line and place < len(before.lines) and before.lines[place] == line
-        messages.append(before.messages[place] if stands else plain(bare))
+        is_unchanged = line and place < len(before.lines) and before.lines[place] == line
+        messages.append(before.messages[place] if is_unchanged else plain(bare))
         lines.append(line)
     return messages, lines, altered
 
@@ -340,7 +340,7 @@ def _may_be_marked(line: bytes) -> bool:
 
 
 def _bytes_of(value: Any) -> tuple[bytes, bool]:
-    """The JSON bytes of a value, and whether it is JSON as it is; empty where there are none."""
+    """The JSON bytes of a value (empty if it has none), and whether it held no SDK objects."""
     objects = list[Any]()
 
     def as_json(value: Any) -> Json:
@@ -368,7 +368,7 @@ def _unmarked_list(values: Sequence[Json]) -> list[Json]:
 
 
 def _without_marks(value: Json) -> Json:
-    """A message, a block or a tool without its marks; one text in a list, as marks need it, is the text alone."""
+    """A message, a block or a tool without its marks; a list of one text, the form that a mark needs, becomes the text."""
     if not isinstance(value, dict):
         return value
     bare = without_marks(value)
@@ -389,7 +389,7 @@ def _copy(value: Json) -> Json:
 
 
 def _import_entries(form: str, value: Json) -> list[Entry]:
-    """The entries of a conversation; a framework's body says apart what it will put in front."""
+    """The entries of a conversation; a framework's body holds the system prompt and the tools beside the messages."""
     entries = providers.import_(form, value)
     if isinstance(format_of(form), Wire) or not isinstance(value, dict):
         return entries
@@ -398,29 +398,29 @@ def _import_entries(form: str, value: Json) -> list[Entry]:
 
 
 def _message_key(message: Any) -> bytes:
-    """A message told apart from others, whatever the order of its keys; a key that is null is one that is not there."""
+    """What identifies a message, whatever the order of its keys; a key with null counts as absent."""
     return canonical({key: value for key, value in message.items() if value is not None})
 
 
-def _standing(built: Built, entries: Sequence[Entry]) -> list[Entry]:
-    """A request as entries: of messages that are unchanged the caller's own, of others their present text."""
+def _sent_entries(built: Built, entries: Sequence[Entry]) -> list[Entry]:
+    """A request as entries: the caller's own for unchanged messages, entries with the present text for the others."""
     rows = [[entry] for entry in _system_entries(built.prompt.l1, entries)]
     rows += [_row(message, entries) for message in built.prompt.messages]
     placed = [(entry, place) for place, row in enumerate(rows) for entry in row]
     groups = _message_seqs(entries)
     out: list[Entry] = []
     for seqs, run in groupby(placed, key=lambda pair: groups.get(pair[0].seq, ())):
-        some = list(run)
-        if tuple(entry.seq for entry, _ in some) == seqs:
-            out += [entry for entry, _ in some]
+        together = list(run)
+        if tuple(entry.seq for entry, _ in together) == seqs:
+            out += [entry for entry, _ in together]
             continue
-        for _, row in groupby(some, key=lambda pair: pair[1]):
+        for _, row in groupby(together, key=lambda pair: pair[1]):
             out += _without_format([entry for entry, _ in row])
     return out
 
 
 def _system_entries(text: str, entries: Sequence[Entry]) -> Iterator[Entry]:
-    """The entries of the system prompt, without the one that the caller puts in front itself."""
+    """The entries of the system prompt, without the text that the caller passes beside the messages."""
     for entry in entries:
         instruction = normal(entry.text) if entry.kind == "system" else ""
         if instruction and f"{text}\n\n".startswith(f"{instruction}\n\n"):
@@ -432,7 +432,7 @@ def _system_entries(text: str, entries: Sequence[Entry]) -> Iterator[Entry]:
 
 
 def _message_seqs(entries: Sequence[Entry]) -> dict[int, tuple[int, ...]]:
-    """The entries that came in one message, by each of them."""
+    """For each entry the seqs of all entries that came in the same message."""
     out: dict[int, tuple[int, ...]] = {}
     for entry in entries:
         before = out.get(entry.seq - 1, ()) if entry.wire.get("more") else ()
@@ -453,7 +453,7 @@ def _row(message: Message, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _entry(part: Part, source: Entry) -> Entry:
-    """The entry that a part came from, with the part's present text where that has changed."""
+    """The entry that a part came from, with the part's present text if that has changed."""
     if isinstance(part, Call):
         return source
     if isinstance(part, Result):
@@ -464,7 +464,7 @@ def _entry(part: Part, source: Entry) -> Entry:
 
 
 def _without_format(row: list[Entry]) -> Iterator[Entry]:
-    """Entries of a changed message: still one message, but no longer in the format it was imported from."""
+    """The entries of a changed message: still one message, but without the original JSON it was imported from."""
     for place, entry in enumerate(row):
         wire = {key: value for key, value in entry.wire.items() if key not in ("message", "more")}
         wire |= {"format": "", **({"more": True} if place else {})}

@@ -1,4 +1,7 @@
-"""What watches a thread: it is told of every request and reply, and nothing it does can change what is sent."""
+"""Observers of a thread: they are told of every request and reply, and cannot change what is sent.
+
+Below them: what made two requests differ, by byte, layer, segment and entry.
+"""
 
 from __future__ import annotations
 
@@ -40,25 +43,25 @@ from quire.values import (
 
 
 class Sending(msgspec.Struct, frozen=True):
-    """A request as its thread hands it out."""
+    """A request, as observers get it when its thread hands it out."""
 
     request: Request
     built: Built
     at_ms: int
-    # The entries that the log has gained since the request before.
+    # The entries that were appended since the request before.
     since: tuple[Entry, ...] = ()
-    # Whether the log held a request when this was handed out, perhaps one of another process: caches may hold more than was told here.
+    # Whether the log held an earlier request, perhaps of another process: caches may hold more than observers saw here.
     resumed: bool = False
-    # How many tokens the model is expected to count, by what it reported before.
+    # How many tokens the model is expected to count, judging by its earlier reports.
     expected_tokens: int = 0
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A reply as it came back."""
+    """A reply, as observers get it once it is in the log."""
 
     request: Request
     reply: Reply
-    # What the provider itself says of its cache.
+    # The provider's own report on its cache.
     diagnosis: JsonObject | None = None
     # What an explicit Gemini cache did for it.
     served: Served | None = None
@@ -71,12 +74,12 @@ class Observer(Protocol):
         """A request is handed out, and will be sent unchanged."""
 
     def on_reply(self, received: Received) -> None:
-        """Its reply has come, and stands in the log."""
+        """The reply has come and is in the log."""
 
 
 # L1 and L2 from request to request: a change that no entry explains is a warning.
 
-# The kinds of entries that may change L1; L2 changes at rebases alone.
+# The kinds of entries that may change each layer.
 EXPLAINS: dict[LayerId, frozenset[str]] = {
     "L1_SYSTEM": frozenset({"system", "tools", "rebase"}),
     "L2_PREVIOUS": frozenset({"rebase"}),
@@ -84,7 +87,7 @@ EXPLAINS: dict[LayerId, frozenset[str]] = {
 
 
 class MovedLayer(msgspec.Struct, frozen=True):
-    """A stable layer that changed without an entry to explain it, down to the byte."""
+    """A stable layer that changed without an entry that explains it, and the first byte that differs."""
 
     layer: LayerId
     segment: str
@@ -95,7 +98,7 @@ class MovedLayer(msgspec.Struct, frozen=True):
 
 
 def watch(before: Envelope, now: Envelope, between: Iterable[Entry]) -> MovedLayer | None:
-    """The first unexplained change of L1 or L2; entries between the two requests, rebases among them, explain one."""
+    """The first change of L1 or L2 that no entry between the two requests explains."""
     kinds = {entry.kind for entry in between}
     for id, explains in EXPLAINS.items():
         old, new = before.layer(id), now.layer(id)
@@ -117,7 +120,7 @@ def segment_at(layer: Layer, byte: int) -> str:
 
 
 class CountEvent(msgspec.Struct, frozen=True):
-    """A model counted a request far otherwise than was expected; its count is what the next requests keep to."""
+    """A model's token count differed much from the expected one; the next requests are measured by its count."""
 
     target: str
     expected: int
@@ -130,12 +133,12 @@ class CountEvent(msgspec.Struct, frozen=True):
         )
 
 
-# How many requests may wait for their reply's usage; beyond that the oldest are forgotten.
+# How many requests of a model may wait for their reply; beyond that the oldest are forgotten.
 _WAITING = 64
 
 
 class CacheWatch:
-    """Warns where L1 or L2 moved and no entry explains it, and where a reply read or counted other than predicted.
+    """Warns if L1 or L2 changed and no entry explains it, or a reply's cache read or token count was not as predicted.
 
     Predictions are made when a reply comes; until then requests only wait.
     """
@@ -145,7 +148,7 @@ class CacheWatch:
         self._newest: Sending | None = None
         self._watches: dict[str, Watch] = {}
         self._waiting: defaultdict[str, list[Sending]] = defaultdict(list)
-        # Models whose cache may hold more than was seen here.
+        # Models whose cache may hold requests that this observer did not see.
         self._unsure: set[str] = set()
 
     def on_request(self, sending: Sending) -> None:
@@ -175,12 +178,12 @@ class CacheWatch:
             self._warn(event)
 
     def compare(self, received: Received) -> CacheEvent | None:
-        """Where a reply's cache reads are not what was predicted, why; a reply that reports nothing says nothing."""
+        """Why a reply's cache read differs from the prediction; None if it does not, or the reply reports no usage."""
         target, reply = received.request.target, received.reply
         watching = self._watches.get(target)
         event = None
         if watching is not None and (reply.usage.input_total or received.served is not None):
-            # The requests that wait, in the order in which they were sent.
+            # The waiting requests were sent in this order.
             for sending in self._waiting.pop(target, ()):
                 watching.sent(sending.at_ms, sending.request.body)
             event = watching.reported(reply.usage, received.diagnosis, received.served)
@@ -190,23 +193,23 @@ class CacheWatch:
         return event
 
 
-# An epoch of fewer requests than this is short; so many of them one after the other are told, and what would help:
-# a budget at which one lasts this many requests.
+# An epoch of fewer than SHORT_EPOCH requests is short. After SHORT_EPOCHS of them in a row a warning suggests a budget at
+# which an epoch lasts GOOD_EPOCH requests.
 SHORT_EPOCH, SHORT_EPOCHS, GOOD_EPOCH = 4, 3, 8
 
 
 class ShortEpochs(msgspec.Struct, frozen=True):
-    """The budget ends epoch after epoch before the cache is used much: each request brings too much for it."""
+    """The budget ended several epochs in a row before the cache was used much: each request adds too many tokens."""
 
-    # How many requests the newest epochs had, and how many tokens a request brings, as the model counts them.
+    # How many requests each of the newest epochs had.
     lengths: tuple[int, ...]
+    # How many tokens a request adds, and how many stand in front of the messages, as the model counts.
     growth: int
-    # The tokens in front of the messages.
     head: int
 
     @property
     def budget(self) -> int:
-        """The budget that would help: beside the head and what a cut keeps, there is room for so many requests."""
+        """The budget that would help: beside the head and what a rebase keeps, GOOD_EPOCH requests fit."""
         needed = self.head + GOOD_EPOCH * self.growth / (1 - Policy().floor)
         return math.ceil(needed / 1000) * 1000
 
@@ -219,7 +222,7 @@ class ShortEpochs(msgspec.Struct, frozen=True):
 
 
 class EpochWatch:
-    """Warns once where the budget ends several epochs after a few requests each."""
+    """Warns once if the budget ends several epochs in a row after a few requests each."""
 
     def __init__(self, warn: Callable[[object], None]) -> None:
         self._warn = warn
@@ -227,7 +230,7 @@ class EpochWatch:
         self._epoch, self._requests, self._tokens = 0, 0, 0
         # How many tokens the model counts for one of ours.
         self._scale = 1.0
-        # What requests of one epoch have brought, each.
+        # How many tokens each request added to the one before it in its epoch.
         self._growth: list[int] = []
 
     def on_request(self, sending: Sending) -> None:
@@ -236,7 +239,7 @@ class EpochWatch:
         self.passed(sending.built, "+".join(reasons))
 
     def passed(self, built: Built, reasons: str) -> None:
-        """A request went by; why cuts were made in front of it."""
+        """Count a request; `reasons` are those of the rebases directly before it."""
         if built.epoch == self._epoch:
             self._requests += 1
             self._growth.append(built.tokens - self._tokens)
@@ -244,13 +247,13 @@ class EpochWatch:
             grown = any(reason in reasons for reason in ("budget", "rent", "brim"))
             self._lengths = [*self._lengths, self._requests] if grown and self._requests else []
             self._epoch, self._requests = built.epoch, 1
-            self._tell_short(built)
+            self._warn_if_short(built)
         self._tokens = built.tokens
 
     def on_reply(self, received: Received) -> None:
         """Nothing: usage does not tell how long epochs last."""
 
-    def _tell_short(self, built: Built) -> None:
+    def _warn_if_short(self, built: Built) -> None:
         newest = tuple(self._lengths[-SHORT_EPOCHS:])
         if len(newest) < SHORT_EPOCHS or max(newest) >= SHORT_EPOCH or not self._growth:
             return
@@ -267,7 +270,7 @@ _logger = logging.getLogger("quire")
 
 
 class RequestLog:
-    """Tells the log `quire`, at level debug, each request's layer hashes and what its reply read from the cache."""
+    """Writes to the log `quire`, at level debug, each request's layer hashes and its reply's cache read."""
 
     def __init__(self, thread: str) -> None:
         self._thread = thread
@@ -289,13 +292,13 @@ class RequestLog:
 
 
 def chat_messages(built: Built) -> list[JsonObject]:
-    """A built request's messages in OpenAI Chat form, the system message left out."""
+    """A built request's messages in OpenAI Chat form, without the system messages."""
     messages: list[JsonObject] = providers.render(built.prompt, "openai-chat:").body["messages"]
     return messages[len(built.prompt.systems) :]
 
 
 class LayerHashes(Mapping[str, str]):
-    """The hashes of a request's five layers, made when they are first read: whoever only sends it never makes them."""
+    """The hashes of a request's five layers, computed when they are first read; most requests are only sent."""
 
     def __init__(self, built: Built) -> None:
         self.built = built
@@ -317,11 +320,11 @@ class LayerHashes(Mapping[str, str]):
         return repr(self._hashes)
 
 
-# Where two requests of a thread part, down to the byte, and which entry, rebase or change of model did it.
+# Where two requests of a thread first differ, by byte, and which entry, rebase or change of model caused it.
 
 
 class Culprit(msgspec.Struct, frozen=True):
-    """A segment by its id, the entries behind it, and what became of it where that can be said."""
+    """A segment's id, the entries it was made from, and what happened to it ("left the library"), if known."""
 
     segment: str
     entries: tuple[int, ...] = ()
@@ -329,10 +332,10 @@ class Culprit(msgspec.Struct, frozen=True):
 
 
 def in_system(old: str, new: str, entries: Sequence[Entry]) -> Culprit:
-    """The entry whose words stand where two L1 part: the system prompt, or an instruction folded into it."""
+    """The entry whose text stands where two L1 first differ: the system prompt, or an instruction moved into it."""
     same = len(new.encode()[: same_start(old.encode(), new.encode())].decode(errors="ignore"))
     texts = [(entry.seq, normal(entry.text)) for entry in entries if entry.kind in INSTRUCTIONS]
-    # Each text is a part of L1, with a blank line between: go along until one ends behind the difference.
+    # L1 is these texts with a blank line between: step through them until one ends behind the difference.
     start = 0
     while matches := [text for text in texts if text[1] and new.startswith(text[1], start)]:
         seq, text = max(matches, key=lambda match: len(match[1]))
@@ -343,7 +346,7 @@ def in_system(old: str, new: str, entries: Sequence[Entry]) -> Culprit:
 
 
 def in_library(old: Sequence[ItemBlock], new: Sequence[ItemBlock], entries: Sequence[Entry]) -> Culprit:
-    """The item that joined, left or changed first in L2, and the entry that attached it."""
+    """The first item that joined, left or changed in L2, and the entry that attached it."""
     pairs = zip_longest(old, new)
     was, now = next((pair for pair in pairs if _version(pair[0]) != _version(pair[1])), (None, None))
     if was is not None and now is not None and was.id == now.id:
@@ -354,7 +357,7 @@ def in_library(old: Sequence[ItemBlock], new: Sequence[ItemBlock], entries: Sequ
 
 
 def _item(block: ItemBlock, became: str, entries: Sequence[Entry]) -> Culprit:
-    """An item, with the first entry that attached this very version of it."""
+    """An item and the first entry that attached this very version of it."""
     attached = (
         entry.seq
         for entry in entries
@@ -369,7 +372,7 @@ def _version(block: ItemBlock | None) -> tuple[str, str] | None:
 
 
 def in_messages(built: Built, index: int) -> Culprit:
-    """The message at this place of the wire, where each result of a group is one of its own."""
+    """The message at this index on the wire, where each result of a group of calls is a message of its own."""
     wire = 0
     for message in built.prompt.messages:
         wire += max(1, len(message.parts)) if message.role == "tool" else 1
@@ -379,7 +382,7 @@ def in_messages(built: Built, index: int) -> Culprit:
 
 
 def _lines(built: Built, by: Rendering) -> tuple[bytes, ...]:
-    """The request's lines in one provider's form, with late tools where they stand and not in front."""
+    """The request's lines in one provider's form, with late tools at the place where they joined, not in front."""
     messages = [
         Message("note", (Text(canonical(tools_of(message)).decode()),), message.seqs)
         if message.role == "tools"
@@ -391,12 +394,12 @@ def _lines(built: Built, by: Rendering) -> tuple[bytes, ...]:
 
 
 def comparing() -> Rendering:
-    """What renders requests for being compared: who compares many of one thread keeps it."""
+    """What writes requests for a comparison; keep it to compare many requests of one thread."""
     return providers.rendering("openai-chat:")
 
 
 def moved(requests: Sequence[tuple[Built, str]], entries: Sequence[Entry], by: Rendering | None = None) -> JsonObject:
-    """Where the last of these requests parts from the first, and why; each comes with the model it was for."""
+    """Where the last of these requests first differs from the first, and why; each comes with its model."""
     by = by or comparing()
     difference = compare(requests[0][0], requests[-1][0], entries, by)
     if not difference["extends"]:
@@ -406,7 +409,7 @@ def moved(requests: Sequence[tuple[Built, str]], entries: Sequence[Entry], by: R
 
 
 def compare(old: Built, new: Built, entries: Sequence[Entry], by: Rendering | None = None) -> JsonObject:
-    """Where two requests' prefix bytes part: byte, layer, segment, and the entries that stand there."""
+    """Where two requests' prefix bytes first differ: byte, layer, segment, and the entries found there."""
     by = by or comparing()
     lines = [_lines(built, by) for built in (old, new)]
     joined = [b"".join(parts) for parts in lines]
@@ -418,7 +421,7 @@ def compare(old: Built, new: Built, entries: Sequence[Entry], by: Rendering | No
 
 
 def _line_at(lines: Sequence[bytes], byte: int) -> tuple[int, int]:
-    """The line that holds a byte, and the byte's place in it."""
+    """The number of the line that holds a byte, and the byte's offset in it."""
     index, start = 0, 0
     while index < len(lines) - 1 and start + len(lines[index]) <= byte:
         start += len(lines[index])
@@ -447,9 +450,9 @@ def _place(old: Built, new: Built, index: int, offset: int, entries: Sequence[En
 def _cause(
     requests: Sequence[tuple[Built, str]], difference: JsonObject, entries: Sequence[Entry], by: Rendering
 ) -> JsonObject:
-    """What changed a byte: the first request in which it is another, its model, rebase or the entry that stands there."""
+    """What changed a byte: the first request in which it differs, and there its model, its rebase or the entry found."""
     before, last = requests[0][0], len(requests) - 1
-    # A request that extends the one before it changes no byte; in the last one it is another.
+    # Only requests that do not extend the one before can have changed it; if none did, the last one did.
     between = [n for n in range(1, last) if not _extends(requests[n - 1][0], requests[n][0])]
     old = b"".join(_lines(before, by)) if between else b""
     changed = (n for n in between if same_start(old, b"".join(_lines(requests[n][0], by))) <= difference["byte"])
@@ -460,28 +463,28 @@ def _cause(
         switch = _switch(requests[place - 1][1], requests[place][1])
         return {"cause": f"{switch} at turn {at.turn}.{at.step}", "entry": None, **where}
     difference = difference if place == last else compare(before, at, entries, by)
-    brought = next(iter(difference["entries"]), None)
+    found = next(iter(difference["entries"]), None)
     if at.rebase is None:
-        return {"cause": f"entry {brought}" if brought else None, "entry": brought, **where}
-    # A rebase that was computed just now is not in the log yet.
+        return {"cause": f"entry {found}" if found else None, "entry": found, **where}
+    # A rebase that was computed just now has no entry yet.
     logged = (entry for entry in reversed(entries) if entry.kind == "rebase" and entry.body is at.rebase)
     seq = next((entry.seq for entry in logged), None)
     named = f", entry {seq}" if seq else ""
     item = ""
     if difference["layer"] == "L2":
-        # What became of an item: a.md (entry 2) joined the library.
+        # "a.md (entry 2) joined the library"
         culprit = in_library(before.blocks, at.blocks, entries)
         entry = f" (entry {culprit.entries[0]})" if culprit.entries else ""
         item = f": {culprit.segment}{entry} {culprit.became}"
     return {
         "cause": f"rebase ({at.rebase['reason']}) at turn {at.turn}.{at.step}{named}{item}",
-        "entry": seq or (brought if item else None),
+        "entry": seq or (found if item else None),
         **where,
     }
 
 
 def _extends(old: Built, new: Built) -> bool:
-    """Whether a request says all that another did, and what is new behind it."""
+    """Whether a request repeats another and adds only messages at the end."""
     was, now = (msgspec.structs.replace(built.prompt, stable=0, opening=0, ends=()) for built in (old, new))
     return now.messages[: len(was.messages)] == was.messages and was == msgspec.structs.replace(
         now, messages=was.messages

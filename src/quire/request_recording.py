@@ -1,6 +1,6 @@
-"""What holds an application's requests in its tests: single assertions, and a recording of everything that is sent.
+"""For an application's own tests: assertions about single requests, and a recording of all requests it sends.
 
-Where pytest is installed it is a plugin of it, with the fixture `quire_requests`:
+It is also a pytest plugin with the fixture `quire_requests`:
 
 def test_my_agent(quire_requests):
     my_agent.run("…")
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def assert_extends(prev: JsonObject | Request, next: JsonObject | Request, provider: str = "") -> None:
-    """The later request repeats all of the earlier one and adds to it, so that a cache reads it; marks may move."""
+    """Assert that `next` repeats all of `prev` and adds to its end, so that a cache is read; marks may move."""
     __tracebackhide__ = True
     from quire.audit import call_of
     from quire.audit.first_difference import first_moved, units_of, where
@@ -59,7 +59,7 @@ def _around(compared: Json, offset: int) -> str:
 
 
 def assert_valid(body: JsonObject | Request, provider: str = "", model: str = "") -> None:
-    """The provider would take the request: no rule of its API that is known here is broken.
+    """Assert that a request breaks no rule of its provider's API that is known here.
 
     A rendered Request brings its provider, model and headers along.
     """
@@ -89,7 +89,7 @@ class HttpExchange(msgspec.Struct):
     packed: bool = False
 
     def line(self) -> JsonObject:
-        """As a log keeps it, without keys."""
+        """As a line of a request log, without API keys."""
         url = urlsplit(self.url)
         headers = {name: value for name, value in self.headers.items() if "session" in name}
         about = {"at": self.at, "host": url.hostname, "path": url.path, "headers": headers, "status": self.status}
@@ -115,20 +115,20 @@ class RecordedRequests:
 
     @property
     def calls(self) -> list[SentCall]:
-        """Those that were answered, with what each used."""
+        """The requests that were answered, with their usage."""
         from quire.audit import call_of
 
         lines = [exchange.line() for exchange in self.exchanges if exchange.status == 200]
         return [call_of(f"request {n}", line, line["request"], line["reply"]) for n, line in enumerate(lines, 1)]
 
     def audit(self) -> AuditReport:
-        """What they lost of the provider's cache, and why."""
+        """What the requests lost of the provider's cache, and why."""
         from quire.audit import audit
 
         return audit(self.calls)
 
     def assert_reuse(self, percent: float = 90) -> None:
-        """At least so much of what could be read from the cache was."""
+        """Assert that at least this share of the tokens that the cache could have given was read from it."""
         __tracebackhide__ = True
         report = self.audit()
         if 100 * report.total.reuse < percent:
@@ -137,12 +137,12 @@ class RecordedRequests:
             raise AssertionError(f"{100 * report.total.reuse:.0f} % of what could be read was, not {percent} %:\n{why}")
 
     def save(self, path: str | Path) -> None:
-        """Write them as a log that `quire audit`, `quire lock` and `quire check` read; keys are left out."""
+        """Write the requests as a log that `quire audit`, `quire lock` and `quire check` read; API keys are left out."""
         lines = [json.dumps(exchange.line(), ensure_ascii=False) for exchange in self.exchanges]
         Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
     def begin(self, url: object, headers: Any, content: Any) -> HttpExchange | None:
-        """A request that goes out; None where it is none to a model."""
+        """Note an outgoing request; None if it is not one to a model."""
         from quire.audit import is_body
 
         data = content.encode() if isinstance(content, str) else content
@@ -161,7 +161,7 @@ class RecordedRequests:
 def record_requests() -> Iterator[RecordedRequests]:
     """Record every request to a model that httpx, httpx2, requests or botocore sends while the block runs.
 
-    The SDKs send through these. What is sent and what comes back stay as they are.
+    The SDKs send through these. Requests and replies are not changed.
     """
     recorded = RecordedRequests()
     with ExitStack() as undo:
@@ -177,19 +177,19 @@ def record_requests() -> Iterator[RecordedRequests]:
 
 
 def _import_library(name: str) -> Any:
-    """A library that is installed; one that is not sends nothing."""
+    """A library, or None if it is not installed: then nothing is sent through it."""
     with suppress(ImportError):
         return importlib.import_module(name)
     return None
 
 
-# What of a request is its body; what to note of its reply.
+# How to get a request's body, and how to note its reply.
 Content = Callable[[Any], Any]
 Note = Callable[[HttpExchange, Any, Any, dict[str, Any]], None]
 
 
 def _patch(undo: ExitStack, owner: Any, recorded: RecordedRequests, content: Content, note: Note) -> None:
-    """Have the method `send` of a client tell of what it sends; one that is awaited tells when its reply is there."""
+    """Replace a client's method `send`, plain or async, by one that also notes the request and its reply."""
     original = owner.send
 
     @functools.wraps(original)
@@ -213,7 +213,7 @@ def _patch(undo: ExitStack, owner: Any, recorded: RecordedRequests, content: Con
 
 
 def _httpx_content(request: Any) -> bytes:
-    with suppress(Exception):  # a body that is streamed is not there yet
+    with suppress(Exception):  # a streamed body is not read yet
         return bytes(request.content)
     return b""
 
@@ -252,7 +252,7 @@ def _note_httpx(module: Any) -> Note:
 
 
 def _note_whole(exchange: HttpExchange, request: Any, reply: Any, options: dict[str, Any]) -> None:
-    """Of requests and botocore, replies that come whole; of one that streams only its status."""
+    """Note a reply of requests or botocore; of one that is streamed only its status."""
     streams = options.get("stream") or getattr(request, "stream_output", False)
     exchange.reply = b"" if streams else reply.content
 

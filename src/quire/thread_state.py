@@ -1,4 +1,4 @@
-"""What a thread has read of its log: the entries folded for one model, their checkpoint, and the policy they fit."""
+"""The state of a thread, derived from its log for one model; its checkpoint; and the policy that it is built under."""
 
 from __future__ import annotations
 
@@ -25,38 +25,37 @@ from quire.providers.wires import wire_of
 from quire.tokens import IMAGE_TOKENS
 from quire.values import Entry, Json, JsonObject, LazyRows, canonical, read_early, sha256_hex
 
-# A checkpoint is written when so many entries are new to it; a reader, who would wait for writers, waits for more.
+# A checkpoint is written after this many new entries; after a read, which would have to wait for writers, after more.
 CHECKPOINT_EVERY = 128
 CHECKPOINT_EVERY_READ = 1024
 
 
 class ThreadState:
-    """A thread's entries folded for one model at a time, kept up with the log whoever writes it.
+    """A thread's state for one model at a time, fed from the log, whichever process writes it.
 
-    Everything here is derived from the log; thrown away, it is made again by reading.
-
-    What the store keeps of it, its checkpoint, spares reading again what stands before that.
+    All of it is derived: thrown away, it is rebuilt by reading the log. The store keeps a checkpoint of it, so that the
+    entries before that need not be read again.
     """
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
         self.position = LogPosition()
         self.assembly: Assembly | None = None
-        # The entries since the newest request: one of them may explain why the prefix moves.
+        # The entries since the newest request: one of them may explain why the prefix changes.
         self._since: list[Entry] = []
         self._last_read = 0
-        # Until a request is handed out here, the newest `sent` entry is the newest request.
+        # Whether this object has handed out a request; until then the newest `sent` entry is the newest request.
         self._handed_out = False
-        # The messages of the newest request that passed the provider's rules.
+        # Gives the messages of the newest request that passed the provider's rules.
         self.checked: Callable[[], Checked] = lambda: ("", {})
-        # The checkpoint that was read and has not been used yet, and the entry that the newest one ends at.
+        # A checkpoint that was read and not used yet, and the seq at which the newest one ends.
         self._checkpoint: Checkpoint | None = None
         self._checkpoint_seq = 0
-        # Whether the store may hold one: false once none was found, until one is saved.
+        # Whether the store may hold one: false after none was found, until one is saved.
         self._has_checkpoint = True
 
     def at(self, policy: Policy, summarise: Summarise) -> Assembly:
-        """The thread's state under this policy; a state made under another one is thrown away and rebuilt."""
+        """The thread's state under this policy; one made under another policy is thrown away and rebuilt."""
         if self.assembly is None or self.assembly.policy != policy:
             self.assembly = self._from_checkpoint(policy, summarise)
         if self.assembly is None:
@@ -67,7 +66,7 @@ class ThreadState:
         return self.assembly
 
     def _from_checkpoint(self, policy: Policy, summarise: Summarise) -> Assembly | None:
-        """The state in the store's checkpoint, if it was made under this policy and with the same summaries."""
+        """The state from the store's checkpoint, if that was made under this policy and with the same summaries."""
         if self._checkpoint is None and self._has_checkpoint:
             self._checkpoint = self._read_checkpoint()
         saved, self._checkpoint = self._checkpoint, None
@@ -76,12 +75,12 @@ class ThreadState:
         try:
             assembly = saved.assembly(summarise, lambda after, limit: self._store.read(self._name, after, limit))
         except (ValueError, RecursionError):
-            return None  # its bytes are whole, but of another shape
-        self._go_on_from(saved)
+            return None  # intact bytes, written by a version with another shape
+        self._continue_from(saved)
         return assembly
 
     def _read_checkpoint(self) -> Checkpoint | None:
-        """What the store keeps, if it names an entry of this very log."""
+        """The store's checkpoint, if it names an entry of this very log."""
         try:
             data = self._store.checkpoint(self._name)
         except NotFound:
@@ -89,8 +88,8 @@ class ThreadState:
         saved = checkpoint.decode(data) if data is not None else None
         return saved if saved is not None and _holds(self._store, self._name, saved.seq, saved.entry_id) else None
 
-    def _go_on_from(self, saved: Checkpoint) -> None:
-        """Continue from a checkpoint, with the entries that may explain the next request."""
+    def _continue_from(self, saved: Checkpoint) -> None:
+        """Continue from a checkpoint; read only the entries before it that may explain a change of the prefix."""
         unread = self._last_read or (saved.sent_seq - 1 if saved.sent_seq else saved.seq)
         if unread < saved.seq:
             self._since += self._store.read(self._name, unread, saved.seq - unread)
@@ -99,7 +98,7 @@ class ThreadState:
         self.checked = lambda: saved.checked
 
     def keep_checkpoint(self, every: int = CHECKPOINT_EVERY) -> None:
-        """Save a checkpoint once enough is new; a failure costs nothing, since the log has everything."""
+        """Save a checkpoint once `every` entries are new; a failure is ignored, since the log has everything."""
         if self.assembly is None or self.position.seq - self._checkpoint_seq < every:
             return
         self._checkpoint_seq, self._has_checkpoint = self.position.seq, True
@@ -109,15 +108,16 @@ class ThreadState:
             unrecorded=self.assembly.unrecorded,
             checked=self.checked(),
         )
-        theirs = self.assembly.unrecorded and self.assembly.summarise is not extract
-        data = None if theirs else checkpoint.encode(now, self.assembly)
+        # A summary by the caller's own function that no rebase entry holds yet could not be made again.
+        has_own_summary = self.assembly.unrecorded and self.assembly.summarise is not extract
+        data = None if has_own_summary else checkpoint.encode(now, self.assembly)
         if data is not None:
             with contextlib.suppress(QuireError):
                 self._store.save_checkpoint(self._name, data)
                 EarlierFolds(self._store, self._name).keep(now, self.assembly.turn, lambda: data)
 
     def catch_up(self) -> int:
-        """Take in what the log has gained; the seq it ends at."""
+        """Read the log's new entries; the seq it ends at."""
         self._begin()
         try:
             fresh = self._store.read(self._name, after=self.position.seq)
@@ -129,15 +129,15 @@ class ThreadState:
         return self.position.seq
 
     def _begin(self) -> None:
-        """Begin with the store's checkpoint, before anything was read."""
+        """Before anything was read: look for the store's checkpoint."""
         if not self.position.seq and self.assembly is None and self._checkpoint is None:
             self._checkpoint = self._read_checkpoint()
             self._has_checkpoint = self._checkpoint is not None
             if self._checkpoint is not None:
-                self._go_on_from(self._checkpoint)
+                self._continue_from(self._checkpoint)
 
     def newest_request(self) -> JsonObject:
-        """The newest `sent` entry, which names its policy; of the log only the end behind the checkpoint is read."""
+        """The body of the newest `sent` entry, which names its policy; reads only the log's end behind the checkpoint."""
         try:
             end, page = self._store.info(self._name).seq, 64
         except NotFound:
@@ -154,9 +154,9 @@ class ThreadState:
         return sent[0].body if sent else {}
 
     def newest_policy(self) -> Policy:
-        """The policy that the newest request was built under; a policy's usual values where there is none."""
+        """The policy that the newest request was built under; the defaults if there was no request."""
         newest = self.newest_request()
-        return _of(newest, policy_of) if newest else Policy()
+        return _readable_policy(newest, policy_of) if newest else Policy()
 
     def is_current(self) -> bool:
         """Whether the log still holds the last entry that was read."""
@@ -164,7 +164,7 @@ class ThreadState:
         return not seq or _holds(self._store, self._name, seq, self.position.entry_id)
 
     def handed_out(self) -> tuple[Entry, ...]:
-        """A request is handed out: the entries that came since the one before."""
+        """Note that a request is handed out now; the entries since the request before."""
         since, self._since, self._handed_out = tuple(self._since), [], True
         return since
 
@@ -203,14 +203,14 @@ class ThreadState:
         if not isinstance(same, dict):
             return list(entry.body["segments"])
         if same.get("seq") != self.position.sent_seq or not isinstance(same.get("count"), int):
-            return []  # it continues a request that was not read here: the next `sent` entry lists all segments
+            return []  # it continues a request that was not read here; the next `sent` entry then lists all segments
         return [*self.position.segments[: same["count"]], *entry.body["segments"]]
 
     def new_segments(self, segments: Sequence[str]) -> tuple[list[str], JsonObject | None]:
-        """The segments that the request before did not have, and the meta fields that say where they belong."""
+        """The segments that differ from the request before, and the meta field that says how many of it come first."""
         old = self.position.segments
         count = min(len(old), len(segments))
-        # Nearly always all of the earlier segments are repeated, as the very same strings.
+        # Nearly always all of the earlier segments are repeated, as the same string objects.
         if old[:count] != list(segments[:count]):
             count = bytes(map(ne, old, segments)).find(1)
         same: JsonObject | None = {"seq": self.position.sent_seq, "count": count} if count else None
@@ -218,7 +218,7 @@ class ThreadState:
 
 
 def _statement_hashes(entry: Entry) -> dict[str, str]:
-    """What a system prompt or a list of tools states, by hash."""
+    """The hash of a system prompt, or of each tool of a list, by name; empty for other entries."""
     if entry.kind == "system":
         return {"system": sha256_hex(canonical([entry.text, entry.meta]))}
     if entry.kind == "tools":
@@ -227,7 +227,7 @@ def _statement_hashes(entry: Entry) -> dict[str, str]:
 
 
 def _holds(store: Store, name: str, seq: int, entry_id: str) -> bool:
-    """Whether a log has this very entry at its place, and so everything that was before it."""
+    """Whether the log holds this very entry at this seq, and therefore, ids being chained, everything before it."""
     try:
         return seq > 0 and [entry.id for entry in store.read(name, seq - 1, 1)] == [entry_id]
     except NotFound:
@@ -235,20 +235,20 @@ def _holds(store: Store, name: str, seq: int, entry_id: str) -> bool:
 
 
 def is_request(entry: Entry) -> bool:
-    """Whether an entry tells that a request of the conversation itself was sent."""
+    """Whether a `sent` entry is a request of the conversation itself, not one made aside (a summary, a plan)."""
     return entry.kind == "sent" and not entry.meta.get("aside")
 
 
 # The policy that fits a model, and the one that a thread was sent under.
 
-# `[image]`, where a model takes none.
+# A model that takes no images gets the text `[image]`.
 NO_IMAGE_TOKENS = 8
 
 
 def policy_for(target: str, policy: Policy | None = None, **changes: Any) -> Policy:
-    """A policy with the model's own window, prices and cache life; what is given wins.
+    """A policy with the model's window, prices and cache life, except where `policy` or `changes` name their own.
 
-    A policy's own prices and cache life are those that are not a policy's usual ones.
+    A policy names a price or cache life of its own where it differs from the default.
     """
     info = model_info(target)
     base = policy or Policy(budget=info.window or Policy().budget, reply=min(info.max_output, info.window // 8))
@@ -267,29 +267,29 @@ def policy_for(target: str, policy: Policy | None = None, **changes: Any) -> Pol
 def _own_prices(policy: Policy, target: str) -> JsonObject:
     """The prices and the cache life that a policy names itself."""
     if policy.model not in ("", target):
-        return {}  # they are another model's
+        return {}  # its prices are another model's
     named = {"read": policy.read, "write": policy.write}
     prices: JsonObject = {name: price for name, price in named.items() if price is not None}
     return prices if policy.ttl_s == Policy().ttl_s else {**prices, "ttl_s": policy.ttl_s}
 
 
 def changes(target: str, policy: Policy) -> JsonObject:
-    """What a policy of one's own decides other than the model's would, as the log keeps it with each request."""
+    """The fields in which a policy differs from the model's own, as each `sent` entry keeps them."""
     usual, chosen = map(msgspec.to_builtins, (policy_for(target), policy_for(target, policy)))
     return {name: value for name, value in chosen.items() if value != usual[name]}
 
 
 def policy_of(sent: JsonObject) -> Policy:
-    """The policy that a `sent` entry was built under; its model's own where it names none."""
+    """The policy that a request was built under, from the body of its `sent` entry."""
     meta = sent.get("meta") or {}
     target = f"{sent.get('provider')}:{sent.get('model')}"
     return within(target, changed_policy(target, meta.get("policy")), meta.get("window"))
 
 
 def within(target: str, policy: Policy, window: Json) -> Policy:
-    """A policy that keeps to the window a server named, and uses all of it where the budget is the model's own.
+    """A policy that keeps to the window a server named, and uses all of it if the budget is the model's own.
 
-    Some of the window is left for what we count otherwise.
+    A tenth of the window stays free, since the server may count tokens differently.
     """
     budget = int(window * 0.9) if isinstance(window, int) and not isinstance(window, bool) else 0
     if budget < 8:
@@ -312,19 +312,19 @@ def changed_policy(target: str, named: Json) -> Policy:
     try:
         return msgspec.convert({**msgspec.to_builtins(usual), **fields}, Policy)
     except (msgspec.ValidationError, CallError):
-        return usual  # meta is free: what stands there need not be ours
+        return usual  # `meta` is free-form: another program may have written something else there
 
 
-# A thread as it was sent: each request under the policy that its own `sent` entry keeps.
+# A thread as it was sent: each request under the policy that its own `sent` entry names.
 
-# What one policy makes of a `sent` entry's body.
+# How the body of a `sent` entry becomes a policy.
 Read = Callable[[JsonObject], Policy]
 
 
 def policies(entries: Sequence[Entry], usual: Policy, read: Read = policy_of) -> list[Policy]:
-    """For each entry, the policy in force: that of the next request sent, behind the last one that of the last."""
+    """For each entry the policy in force: that of the next request sent; behind the last request, that one's."""
     by_key: dict[bytes, Policy] = {}
-    sent = [_once(entry, by_key, read) if is_request(entry) else None for entry in entries]
+    sent = [_cached_policy(entry, by_key, read) if is_request(entry) else None for entry in entries]
     now = next((policy for policy in reversed(sent) if policy is not None), usual)
     backwards = []
     for policy in reversed(sent):
@@ -333,19 +333,19 @@ def policies(entries: Sequence[Entry], usual: Policy, read: Read = policy_of) ->
     return backwards[::-1]
 
 
-def _once(sent: Entry, by_key: dict[bytes, Policy], read: Read) -> Policy:
-    """The policy of a `sent` entry; a thread names few, and many times."""
+def _cached_policy(sent: Entry, by_key: dict[bytes, Policy], read: Read) -> Policy:
+    """The policy of a `sent` entry, computed once for all that name the same model and changes."""
     key = canonical([sent.body["provider"], sent.body["model"], sent.meta.get("policy")])
     if key not in by_key:
-        by_key[key] = _of(sent.body, read)
+        by_key[key] = _readable_policy(sent.body, read)
     return by_key[key]
 
 
-def _of(sent: JsonObject, read: Read) -> Policy:
+def _readable_policy(sent: JsonObject, read: Read) -> Policy:
     try:
         return read(sent)
     except CallError:
-        # A provider that is not known here, in a log from elsewhere: its requests are shown all the same.
+        # A log from elsewhere names a provider that is not known here: show its requests as OpenAI Chat.
         return msgspec.structs.replace(read({**sent, "provider": "openai-chat", "model": ""}), model="")
 
 
@@ -353,43 +353,43 @@ class AssemblyPerPolicy:
     """One assembly for each policy that a thread was sent under, all fed the same entries."""
 
     def __init__(self, under: Sequence[Policy]) -> None:
-        self._all: list[Assembly] = []
+        self._assemblies: list[Assembly] = []
         for policy in under:
-            if not any(assembly.policy == policy for assembly in self._all):
-                self._all.append(Assembly(policy))
+            if not self.knows([policy]):
+                self._assemblies.append(Assembly(policy))
 
     def knows(self, under: Iterable[Policy]) -> bool:
         """Whether each of these policies has its assembly."""
-        return all(any(assembly.policy == policy for assembly in self._all) for policy in under)
+        return all(any(assembly.policy == policy for assembly in self._assemblies) for policy in under)
 
     def under(self, policy: Policy) -> Assembly:
-        return next(assembly for assembly in self._all if assembly.policy == policy)
+        return next(assembly for assembly in self._assemblies if assembly.policy == policy)
 
     def feed(self, entry: Entry) -> None:
-        for assembly in self._all:
+        for assembly in self._assemblies:
             assembly.feed(entry)
 
 
 def requests_under(entries: Sequence[Entry], under: Sequence[Policy]) -> Iterator[tuple[Built | Refused, Policy]]:
-    """The requests of a thread, each as the policy in force there makes it."""
-    folds = AssemblyPerPolicy(under)
+    """The requests of a thread, each built under the policy in force there."""
+    assemblies = AssemblyPerPolicy(under)
     for entry, policy in zip(entries, under, strict=True):
-        assembly = folds.under(policy)
+        assembly = assemblies.under(policy)
         if assembly.asks(entry):
             yield ask(assembly, entry), policy
-        folds.feed(entry)
+        assemblies.feed(entry)
 
 
-# Requests of long ago: states of earlier points are saved too, so that not everything before them is read again.
+# To rebuild old requests quickly, the state at some earlier points of the log is saved too.
 
-# A state is saved when so many entries lie between it and the one before; the key of the list of saved points.
+# Saved points of one policy lie at least this many entries apart; the key under which their list is saved.
 FOLD_EVERY = 512
 _FOLDS = "folds"
 
 
 @read_early
 class FoldPoint(msgspec.Struct, frozen=True, array_like=True):
-    """A saved point of a thread: its last entry, the turn there, the newest request sent, the policy's hash."""
+    """A saved point of a thread: the seq of its last entry, the turn, the seq of the newest request, the policy's hash."""
 
     seq: int
     turn: int
@@ -401,32 +401,32 @@ _START = FoldPoint(0, 0, 0, "")
 
 
 class EarlierFolds:
-    """A thread's state at earlier points: derived, thrown away at will, and verified before it is used."""
+    """A thread's state at earlier points: derived, so it may be thrown away, and it is verified before use."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
 
     def points(self) -> list[FoldPoint]:
-        """Where folds are kept, in the order of the log."""
+        """The points whose state is saved, in the order of the log."""
         try:
             return msgspec.convert(self._store.get_state(self._name, _FOLDS) or [], list[FoldPoint])
         except msgspec.ValidationError:
             return []
 
     def keep(self, now: Checkpoint, turn: int, encode: Callable[[], bytes | None]) -> None:
-        """Save the state of a point that lies far enough from the saved ones of its policy."""
-        point = FoldPoint(now.seq, turn, now.sent_seq, _name_of(now.policy))
+        """Save the state of a point, unless it lies close to a saved one of the same policy."""
+        point = FoldPoint(now.seq, turn, now.sent_seq, _hash_of(now.policy))
         points = self.points()
-        near = (fold.seq for fold in points if fold.policy == point.policy)
-        if any(abs(point.seq - seq) < FOLD_EVERY for seq in near) or (data := encode()) is None:
+        same_policy = (saved.seq for saved in points if saved.policy == point.policy)
+        if any(abs(point.seq - seq) < FOLD_EVERY for seq in same_policy) or (data := encode()) is None:
             return
         packed = base64.b64encode(zlib.compress(data, 1)).decode()
         self._store.set_state(self._name, f"fold at {point.seq} {point.policy}", packed)
-        listed = sorted([*points, point], key=lambda fold: fold.seq)
+        listed = sorted([*points, point], key=lambda saved: saved.seq)
         self._store.set_state(self._name, _FOLDS, msgspec.to_builtins(listed))
 
     def at(self, point: FoldPoint) -> Checkpoint | None:
-        """The state at a point; None where it does not verify, or belongs to another log."""
+        """The state at a point; None if it does not verify or belongs to another log."""
         packed = self._store.get_state(self._name, f"fold at {point.seq} {point.policy}")
         try:
             saved = checkpoint.decode(zlib.decompress(base64.b64decode(packed)))
@@ -435,12 +435,7 @@ class EarlierFolds:
         return saved if saved is not None and _holds(self._store, self._name, point.seq, saved.entry_id) else None
 
 
-def _distinct(under: Sequence[Policy]) -> list[Policy]:
-    """Each policy once; a thread names few, and many times."""
-    return list({id(policy): policy for policy in under}.values())
-
-
-def _name_of(policy: Policy) -> str:
+def _hash_of(policy: Policy) -> str:
     return sha256_hex(canonical(msgspec.to_builtins(policy)))[:16]
 
 
@@ -450,13 +445,13 @@ class SentTurns:
     def __init__(self, store: Store, name: str, usual: Policy) -> None:
         self._store, self._name, self._usual = store, name, usual
         self._folds = EarlierFolds(store, name)
-        # The entries that were read last, and how many stand before them.
+        # The entries that were read last, and how many entries the log has before them.
         self.entries: list[Entry] = []
         self.before = 0
 
     def requests(self, first: int, last: int) -> Iterator[tuple[Built | Refused, Policy]]:
-        """The requests of the turns from `first` to `last`, and the one before them, if any; a few more may come."""
-        points = [_START, *(fold for fold in self._folds.points() if fold.turn < first)]
+        """The requests of the turns `first` to `last`, and the one before them; a few earlier ones may come too."""
+        points = [_START, *(point for point in self._folds.points() if point.turn < first)]
         policy_name = ""
         for point in reversed(points):
             if policy_name not in ("", point.policy) and point is not _START:
@@ -464,14 +459,14 @@ class SentTurns:
             under = self._read(point, last)
             if len(under) > 1:
                 break
-            policy_name = _name_of(under[0]) if under else point.policy
+            policy_name = _hash_of(under[0]) if under else point.policy
             requests = self._from(point, under[0] if under else self._usual)
             if point is _START:
                 yield from requests
                 return
             for request in requests:
                 if request[0].turn >= first:
-                    break  # the request before this turn lies in front of this point: go back further
+                    break  # the request before this turn lies before this point: try an earlier point
                 if isinstance(request[0], Built):
                     yield request
                     yield from requests
@@ -481,23 +476,23 @@ class SentTurns:
         yield from takewhile(lambda request: request[0].turn <= last, requests)
 
     def _from(self, point: FoldPoint, policy: Policy) -> Iterator[tuple[Built | Refused, Policy]]:
-        """The requests behind a point, in the entries that were read; none where its state cannot be used."""
+        """The requests behind a point, in the entries that were read; none if the saved state cannot be used."""
         if point is _START:
             return self._walk(Assembly(policy), 0)
-        saved = self._folds.at(point) if point.policy == _name_of(policy) else None
+        saved = self._folds.at(point) if point.policy == _hash_of(policy) else None
         try:
             read = partial(self._store.read, self._name)
             return self._walk(saved.assembly(extract, read), saved.sent_seq) if saved else iter(())
         except (ValueError, RecursionError):
-            return iter(())  # its bytes are whole, but of another shape
+            return iter(())  # intact bytes, written by a version with another shape
 
     def log(self) -> Sequence[Entry]:
-        """The thread's entries; those in front of what was read are read when they are asked for."""
+        """All entries of the thread; those before the ones that were read are read when they are looked at."""
         front = partial(self._store.read, self._name, 0, self.before)
         return LazyRows(lambda: self.before + len(self.entries), lambda: (*map(usable, front()), *self.entries))
 
     def _read(self, point: FoldPoint, last: int) -> list[Policy]:
-        """Read from a point to the end of a turn; the policies that are in force there, which the next request says."""
+        """Read from a point to the end of turn `last`, and on to the next request; each policy in force up to there."""
         sent_before = self._store.read(self._name, point.sent_seq - 1, 1) if point.sent_seq else []
         newest, after, turn = [_START, *self._folds.points()][-1], point.seq, point.turn
         read, behind, size = list[Entry](), list[Entry](), 64
@@ -507,13 +502,14 @@ class SentTurns:
                 turn += entry.kind == "user"
                 (behind if turn > last else read).append(entry)
             if behind and newest.sent_seq <= after < newest.seq:
-                after = newest.seq  # no request was sent in between
+                after = newest.seq  # skip: no request was sent in between
         self.before, self.entries = point.seq, read
         under = policies([*sent_before, *read, *behind], self._usual)
-        return _distinct(under[len(sent_before) : len(sent_before) + len(read)])
+        in_turns = under[len(sent_before) : len(sent_before) + len(read)]
+        return list({id(policy): policy for policy in in_turns}.values())
 
     def _walk(self, assembly: Assembly, sent_seq: int) -> Iterator[tuple[Built | Refused, Policy]]:
-        """The requests among the entries that were read; states are saved on the way."""
+        """The requests among the entries that were read; saves the state every FOLD_EVERY entries."""
         policy = assembly.policy
         for entry in self.entries:
             if assembly.asks(entry):

@@ -34,7 +34,7 @@ else:
 Json: TypeAlias = Any
 JsonObject: TypeAlias = dict[str, Any]
 
-# Readers that never raise: what has the wrong type is passed over here, and found by whoever checks types.
+# Readers that never raise: a value of the wrong type counts as absent here; the log's shapes and the rules report it.
 
 
 def as_object(value: Json) -> JsonObject:
@@ -48,7 +48,7 @@ def as_text(value: Json) -> str:
 
 
 def as_list(value: Json) -> Sequence[Json]:
-    """A list as it is; of anything else, nothing."""
+    """The value if it is a list, else an empty one."""
     return value if isinstance(value, (list, tuple)) else ()
 
 
@@ -58,7 +58,7 @@ def as_objects(value: Json) -> list[JsonObject]:
 
 
 def value_at(value: Json, *names: str) -> Json:
-    """What stands at a path of names: {"a": {"b": 1}}, "a", "b" -> 1; None where there is nothing."""
+    """The value at a path of names, or None: {"a": {"b": 1}}, "a", "b" -> 1."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
@@ -68,9 +68,9 @@ Kind = Literal["system", "tools", "attach", "user", "think", "call", "result", "
 KINDS: tuple[str, ...] = get_args(Kind)
 # The kinds that the model itself writes: a request stands before each run of them.
 SPOKEN: frozenset[str] = frozenset({"think", "call", "respond"})
-# Those that tell the model how to go on: a rebase may fold a late one into the system prompt.
+# The kinds that instruct the model: a rebase may move a late one into the system prompt.
 INSTRUCTIONS: frozenset[str] = frozenset({"system", "note"})
-# Those that say what became of requests: no request shows them.
+# The kinds that record how requests were made and sent: no request shows them.
 BOOKKEEPING: frozenset[str] = frozenset({"rebase", "sent"})
 
 ItemType = Literal["code", "text", "file", "repl-history", "error", "custom"]
@@ -123,8 +123,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
         A provider's own tool has its whole definition under `own`; a function its further fields under `more`.
 
-        `front` and `item`: for a tool imported in a list in front of the messages, how many instructions stood before that
-        item, the item's number, the tool's place in it; and the item without its tools.
+        A tool that was imported from a list in front of the messages (OpenAI Responses) has `front`, which is [number of
+        instructions before that list, the list's number, the tool's place in it], and `item`, the list without its tools.
         """
         sources = [(name, self.wire[name]) for name in ("own", "more") if isinstance(self.wire.get(name), dict)]
         origin: JsonObject = {key: self.wire[key] for key in ("format", "model") if key in self.wire}
@@ -139,8 +139,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         front = self.wire.get("front")
         if isinstance(front, list) and len(front) == 2 and all(isinstance(place, int) for place in front):
             message = self.wire.get("message")
-            around = {**message, "tools": []} if isinstance(message, dict) else {"tools": []}
-            item = {**origin, "message": around}
+            item = {**origin, "message": {**as_object(message), "tools": []}}
             out = [{**tool, "front": [*front, place], "item": item} for place, tool in enumerate(out)]
         return out
 
@@ -160,20 +159,20 @@ def _entry(kind: Kind, fields: Mapping[str, Json]) -> Entry:
 
 
 def system(text: str, **extra: Json) -> Entry:
-    """Instructions of the operator: the first are the system prompt, later ones join where they stand."""
+    """Instructions of the operator: the first are the system prompt; later ones appear where they were given."""
     return _entry("system", {"text": text, **extra})
 
 
 def tools(definitions: Iterable[JsonObject], **extra: Json) -> Entry:
-    """Tools that the model may call from here on: `{"name", "description", "parameters"}` each; they join by name.
+    """Tools that the model may call from here on, each `{"name", "description", "parameters"}`, added by name.
 
-    `meta={"replace": True}` makes them the whole set.
+    `meta={"replace": True}` makes them the whole set instead.
     """
     return _entry("tools", {"tools": list(definitions), **extra})
 
 
 def attach(item: Item | JsonObject, **extra: Json) -> Entry:
-    """An item that joins the context of the next user entry."""
+    """An item for the context of the next user entry."""
     return _entry("attach", {"item": item_json(item), **extra})
 
 
@@ -196,7 +195,7 @@ def call(call_id: str, name: str, args: Json, **extra: Json) -> Entry:
 def result(
     call_id: str, outcome: str | None = None, content: str | None = None, error: bool | None = None, **extra: Json
 ) -> Entry:
-    """What a tool gave: `outcome` in a line, `content` in full; `error` says that it failed."""
+    """What a tool returned: `outcome` in one line, `content` in full; `error` says that it failed."""
     return _entry("result", {"call_id": call_id, "outcome": outcome, "content": content, "error": error, **extra})
 
 
@@ -206,23 +205,23 @@ def respond(text: str, **extra: Json) -> Entry:
 
 
 def note(text: str, **extra: Json) -> Entry:
-    """An instruction that came late: it stands where it was given, in front of the model's next words."""
+    """A late instruction: it appears where it was given, before the model's next reply."""
     return _entry("note", {"text": text, **extra})
 
 
 # Entries as text and as bytes: what a result says, canonical JSON, and the chained ids of the log.
 
-# What stands for the result of a call that was cut off.
+# The text sent as the result of a call whose result was never recorded.
 INTERRUPTED = "(interrupted: no result was recorded)"
 
 
 def result_text(result: Entry) -> str:
-    """A result's outcome and content as one text, with a blank line between; a bare failure says that it is one."""
+    """A result's outcome and content as one text with a blank line between; "Error" for a failure without words."""
     return result_words(result) or ("Error" if result.body.get("error") else "")
 
 
 def result_words(result: Entry) -> str:
-    """The same, empty where a result says nothing."""
+    """The same, but empty for a failure without words."""
     outcome, content = result.body.get("outcome"), result.body.get("content")
     if content is not None and not isinstance(content, str):
         content = json.dumps(content, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
@@ -230,12 +229,12 @@ def result_words(result: Entry) -> str:
 
 
 def whole_characters(text: str) -> str:
-    """Text that UTF-8 can hold: two halves of a character are put together, one alone becomes U+FFFD."""
+    """Text that UTF-8 can hold: a surrogate pair becomes its character, a lone surrogate U+FFFD."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def with_leaves(value: Json, change: Callable[[Json], Json]) -> Json:
-    """A value with each of its leaves, names among them, changed."""
+    """A copy of a value in which `change` has been applied to every leaf and every name of a field."""
     if isinstance(value, list):
         return [with_leaves(element, change) for element in value]
     if isinstance(value, dict):
@@ -252,7 +251,7 @@ _STRINGS, _PLAIN = frozenset({str}), frozenset({str, int, bool, type(None)})
 
 
 def is_plain(value: Json) -> bool:
-    """Whether a value holds only what both writers write alike: no fraction, and no kind that JSON has not."""
+    """Whether both writers give the same bytes for a value: it holds no fraction, and only JSON's own types."""
     kind = type(value)
     if kind is dict:
         return _STRINGS.issuperset(map(type, value)) and _are_plain(value.values())
@@ -269,7 +268,7 @@ def canonical(value: Json) -> bytes:
         if is_plain(value):
             return _fast_writer.encode(value)
     except (ValueError, OverflowError, RecursionError):
-        pass  # an integer of more than 64 bits, or what the other one says is wrong
+        pass  # an integer of more than 64 bits, or a fault, which the other writer reports
     try:
         return _writer.encode(value).encode()
     except UnicodeEncodeError as error:
@@ -283,7 +282,7 @@ def sha256_hex(data: str | bytes) -> str:
 
 
 def entry_id(parent: str, body: JsonObject) -> str:
-    """The id of an entry behind `parent` (empty for the first); the thread's name is no part of it."""
+    """The id of an entry behind the one with id `parent` (empty for the first); independent of the thread's name."""
     return "sha256:" + sha256_hex(parent.encode() + b"\n" + canonical(body))
 
 
@@ -372,7 +371,7 @@ class Envelope(msgspec.Struct, frozen=True):
 # the entry it came from ({"format", "model"?, "message"?, "more"?, "block"?}), to go back verbatim.
 
 
-# gc=False: trees of JSON, which never hold themselves, so that the collector need not visit a long thread again and again.
+# gc=False: JSON trees hold no reference cycles, so the garbage collector need not visit the messages of a long thread.
 class Text(msgspec.Struct, frozen=True, gc=False, tag="text"):
     text: str
     wire: JsonObject = {}
@@ -429,10 +428,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """Everything one request says, fitted to the budget; a provider renders it.
+    """Everything one request says, fitted to the budget and in no provider's format.
 
-    messages[:fold] began the epoch; messages[:stable] were in the request before this one; messages[:opening] will stay
-    at the next rebase. ends: how many messages each earlier request of the epoch held; their bytes may not change.
+    messages[:fold] began the epoch; messages[:stable] were in the request before; messages[:opening] will stay at the next
+    rebase. `ends`: the number of messages of each earlier request of the epoch, whose bytes may not change.
     """
 
     l1: str
@@ -444,14 +443,14 @@ class Prompt(msgspec.Struct, frozen=True):
     stable: int = 0
     opening: int = 0
     ends: tuple[int, ...] = ()
-    # The texts that L1 is made of, where it came as several.
+    # The texts that L1 is made of, if it came as several.
     heads: tuple[str, ...] = ()
-    # Where each of them was imported from; empty where none was.
+    # Where each of `heads` was imported from; empty if none was.
     front: tuple[JsonObject, ...] = ()
 
     @property
     def systems(self) -> list[str]:
-        """The system prompt as the messages it came as, where a provider takes several."""
+        """The system prompt as the separate messages it came as, for providers that take several."""
         if len(self.heads) < 2 or "\n\n".join(self.heads) != self.l1:
             return [self.system] if self.system else []
         *first, last = self.heads
@@ -482,7 +481,7 @@ _Row = TypeVar("_Row")
 
 
 class LazyRows(Sequence[_Row]):
-    """Rows that are counted and made when somebody looks: a long thread leaves out most entries, and few ask why."""
+    """A sequence computed when it is first read: a long thread leaves out most entries, and few callers ask why."""
 
     def __init__(self, count: Callable[[], int], make: Callable[[], Iterable[_Row]]) -> None:
         self._count, self._make = count, make
@@ -503,14 +502,14 @@ class LazyRows(Sequence[_Row]):
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Sequence) and self._rows == tuple(other))
 
-    __hash__ = None  # type: ignore[assignment]  # compared by what it holds, as a list is
+    __hash__ = None  # type: ignore[assignment]  # compared by its rows, as a list is
 
     def __repr__(self) -> str:
         return repr(list(self))
 
 
 def body_and_headers(request: Request) -> JsonObject:
-    """How most SDKs take a request."""
+    """A request as most SDKs take it: the body's fields as keyword arguments, headers as `extra_headers`."""
     return {**request.body, "extra_headers": request.headers} if request.headers else request.body
 
 
@@ -521,18 +520,18 @@ class Request(msgspec.Struct, frozen=True):
     model: str
     body: JsonObject
     lines: Lines = Lines()
-    # sha256 of each layer of the envelope it was made of; those that a thread gives are hashed when they are read.
+    # sha256 of each layer of its envelope; a thread's requests compute them when they are read.
     layers: Mapping[str, str] = {}
     # HTTP headers the body needs (Anthropic betas, x-grok-conv-id); empty for most.
     headers: dict[str, str] = {}
-    # Entries that it does not show, and why: {"entry", "reason"}, for a tool in front also "tool". They were cut from the
-    # history, or are not accepted by this provider.
+    # Entries that it does not show, and why: {"entry", "reason"}, for a tool in front of the messages also "tool". They
+    # were cut from the history, or this provider does not accept them.
     left_out: Sequence[JsonObject] = ()
-    # How many of the body's messages the request before this one held; 0 where there was none or nobody knows.
+    # How many of the body's messages the request before held; 0 if there was none or it is not known.
     stable: int = 0
-    # Which stretch between two rebases it belongs to: 1 until the first; 0 where it is of no thread.
+    # Its epoch: 1 until the first rebase; 0 for a request of no thread.
     epoch: int = 0
-    # How the provider's SDK takes it.
+    # Gives the keyword arguments for the provider's SDK.
     sdk: Callable[[Request], JsonObject] = body_and_headers
 
     @property
@@ -542,7 +541,7 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def prefix(self) -> bytes:
-        """All lines together: a request extends another if these bytes begin with the other's."""
+        """All lines joined: a request extends another if its prefix begins with the other's."""
         return b"".join(self.lines.rows)
 
     @property
@@ -552,12 +551,9 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class RequestOptions(TypedDict, total=False):
-    """What a caller may want of a reply; all but the first two go into the body as they are.
+    """Options of a request; all but the first two go into the body unchanged (Gemini's into `generationConfig`)."""
 
-    For Gemini the sampling ones stand in `generationConfig`.
-    """
-
-    # In every provider's own words: a reply's length, and how hard the model shall think ("low", "medium", "high").
+    # Translated for each provider: the length of the reply, and how hard to think ("low", "medium", "high").
     max_tokens: int
     effort: str
     temperature: float
@@ -577,9 +573,9 @@ _Kind = TypeVar("_Kind", bound=type)
 
 
 def read_early(kind: _Kind) -> _Kind:
-    """Have msgspec read a type while its module is loaded, by one OS thread.
+    """A class decorator that makes msgspec inspect the type now, while its module is loaded by one OS thread.
 
-    Else it does so when something is first converted to it: two OS threads that do that at the same moment end the process.
+    Otherwise msgspec does it at the first conversion, and two OS threads that do so at the same moment crash the process.
     """
     msgspec.json.Decoder(kind)
     return kind
@@ -595,19 +591,19 @@ class Usage(msgspec.Struct, frozen=True):
     cache_write_1h: int = 0
     output: int = 0
     reasoning: int = 0
-    # What was charged besides these tokens at the model's own prices: searches, audio, another model's share.
+    # What was charged in addition to these tokens: searches, audio, another model's share.
     besides: tuple[str, ...] = ()
-    # What the provider says it charged for all of it, in USD.
+    # What the provider says it charged in total, in USD.
     charged: float | None = None
 
     def as_json(self) -> JsonObject:
-        """As the log keeps it: every count, and the rest where there is any."""
+        """As the log keeps it: every count, and the other fields unless they are empty."""
         more = {"besides": list(self.besides), "charged": self.charged}
         counts = {name: getattr(self, name) for name in COUNTS}
         return counts | {name: value for name, value in more.items() if value not in (None, [])}
 
 
-# The tokens of a usage, by name.
+# The fields of Usage that count tokens.
 COUNTS = ("input_total", "cache_read", "cache_write_5m", "cache_write_1h", "output", "reasoning")
 
 

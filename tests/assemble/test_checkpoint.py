@@ -352,7 +352,7 @@ def test_a_summary_that_no_log_holds_is_not_taken_for_another_summarisers() -> N
         store.save_checkpoint("t", b"")
         one = Thread(store, "t", POLICY, first)
         assert one.build(TARGET) == bare[first]
-        one._fold.keep_checkpoint(1)
+        one._state.keep_checkpoint(1)
         assert bool(store.checkpoint("t")) == (first is extract)
         assert Thread(store, "t", POLICY, second).build(TARGET) == bare[second]
         assert Thread(store, "t", POLICY, first).build(TARGET) == bare[first]
@@ -366,6 +366,6 @@ def test_a_store_that_cannot_keep_it_does_without(attached: list[dict[str, objec
     thread = Thread(store, "t", roomy, clock=lambda: 0)
     thread.append(values.user("hello", attached), values.call("c", "add", {"n": 1 << 70}), values.result("c", "ok"))
     thread.request("openai-chat:gpt-5")
-    thread._fold.keep_checkpoint(1)
+    thread._state.keep_checkpoint(1)
     assert store.checkpoint("t") is None
     assert Thread(store, "t", roomy, clock=lambda: 0).request(TARGET).body == thread.request(TARGET).body

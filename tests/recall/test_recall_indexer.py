@@ -97,7 +97,7 @@ def test_a_thread_with_an_embedder_learns_the_meaning_of_its_entries_by_itself(s
     thread.append(values.user("a walrus on the beach"), values.respond("tax forms"))
     assert thread.recall("the beach", k=1, exclude=())[0].seq == 1
     assert asked.wait(timeout=600)
-    thread._remembers().close()
+    thread._thread_recall().close()
     assert vectors(store) == 2
     assert thread.recall("the beach", k=1, exclude=())[0].parts["meaning"] > 0
 

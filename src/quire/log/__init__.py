@@ -1,7 +1,7 @@
 """The only state: threads of entries, appended to and never changed.
 
-Here stands what every store shares. Nothing waits for the disk on the event loop: work that does runs in an OS thread,
-and runs to its end. One cycle at a time: whoever carries a thread's turn out holds it, and the end of its process lets go.
+This module holds what all stores share. Work that waits for the disk runs in an OS thread, not on the event loop, and is
+never cut off. Whoever carries out a thread's turn holds its lock, which the system releases when that process ends.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from quire.errors import CallError, ConflictError, QuireError
 from quire.values import sha256_hex
 
 _Made = TypeVar("_Made")
-# Who may read a file of what was said, where it is made: its owner.
+# The mode of a new file that holds conversations: only its owner may read it.
 OWNER_ALONE = 0o600
 
 
 def now_ms() -> int:
-    """The time in Unix milliseconds, as entries and records are stamped with; it orders nothing."""
+    """The time in Unix milliseconds, as entries and records carry it; it decides no order."""
     return time.time_ns() // 1_000_000
 
 
 def was_closed(place: object) -> CallError:
-    """What is said of a store that is used behind its end."""
+    """The error for a store that is used after it was closed."""
     return CallError(f"{place} was closed here before", hint="Open it again: quire.open(…), or quire.connect(…).")
 
 
 async def off_loop(work: Callable[..., _Made], *args: Any, **named: Any) -> _Made:
     """Call `work` in another OS thread; see `to_the_end`."""
-    import asyncio  # here and below: who only prints a command's help need not load it
+    import asyncio  # here and below: printing a command's help need not load it
 
-    # Not `to_thread`: its task would be cancelled with all others where a loop ends, and nobody would wait for the work.
+    # Not `to_thread`: when a loop ends it cancels that task with all others, and nobody would wait for the work.
     call = partial(copy_context().run, work, *args, **named)
     return await to_the_end(asyncio.get_running_loop().run_in_executor(None, call))
 
 
 async def to_the_end(work: Awaitable[_Made]) -> _Made:
-    """Await work that cancelling does not cut off: what is being written is written whole, then the cancel goes on."""
+    """Await work that cancelling does not cut off: it is finished first, so that no write is torn, then cancelled."""
     import asyncio
 
     task = asyncio.ensure_future(work)
@@ -61,7 +61,7 @@ async def to_the_end(work: Awaitable[_Made]) -> _Made:
 
 
 def refuse_loop(instead: str) -> None:
-    """A CallError inside a running event loop, where blocking would stop everything else; says what to call."""
+    """Raise a CallError inside a running event loop, which a blocking call would stop; it names what to call instead."""
     import asyncio
 
     try:
@@ -73,22 +73,22 @@ def refuse_loop(instead: str) -> None:
 
 # The lock of a turn.
 
-# Windows has no flock: there a thread is held within its process alone.
+# Windows has no flock: there a turn's lock only works within one process.
 LOCKS_FILES = sys.platform != "win32"
-# A process, the place of a store, and a thread of it.
+# The id of a process, the place of a store, and the name of a thread in it.
 _Turn: TypeAlias = tuple[int, str, str]
-# The turns that the code running now holds (`Store.turn_lock`), each with its fence.
+# The turns that the running code holds (`Store.turn_lock`), each with its fence: a random number that is checked at every
+# append, so that a holder that lost the turn to another process can no longer write.
 TURNS_HELD: ContextVar[Mapping[_Turn, int]] = ContextVar("turns held", default={})  # noqa: B039  # nobody changes it
-# Those that this process holds; code that runs inside one may take it again.
+# The turns that this process holds; code that runs inside one may take it again.
 _fences: dict[_Turn, int] = {}
 
 
 @contextmanager
 def hold_turn(place: str, thread: str, lock: AbstractContextManager[int] | None = None) -> Iterator[None]:
-    """Hold a thread of the store at `place`; a ConflictError when another cycle holds it.
+    """Hold a thread of the store at `place`; a ConflictError if another cycle holds it.
 
-    `lock` is what other processes see of it; it gives the fence, a number by which whoever lost the turn is told from
-    its holder.
+    `lock` is the lock that other processes see; it gives the fence.
     """
     key = (os.getpid(), place, thread)
     if key in TURNS_HELD.get():
@@ -106,7 +106,7 @@ def hold_turn(place: str, thread: str, lock: AbstractContextManager[int] | None 
 
 @contextmanager
 def in_turn(place: str, thread: str, fence: int) -> Iterator[None]:
-    """Within it the running code counts as the holder of a turn that another took for it."""
+    """While the block runs, the running code counts as the holder of a turn that other code took for it."""
     before = TURNS_HELD.set({**TURNS_HELD.get(), (os.getpid(), place, thread): fence})
     try:
         yield
@@ -116,7 +116,7 @@ def in_turn(place: str, thread: str, fence: int) -> Iterator[None]:
 
 @asynccontextmanager
 async def lock_turn(lock: AbstractContextManager[None]) -> AsyncIterator[None]:
-    """Within it the running code holds what `Store.turn_lock` gave; other OS threads wait for the lock, not the loop."""
+    """Hold a lock of `Store.turn_lock` while the block runs; another OS thread waits for it, not the event loop."""
     # Entered and left in two OS threads, but in one context.
     before, context, with_lock = TURNS_HELD.get(), copy_context(), ExitStack()
     try:
@@ -129,7 +129,7 @@ async def lock_turn(lock: AbstractContextManager[None]) -> AsyncIterator[None]:
 
 
 def own_fence(place: str, thread: str) -> int:
-    """The fence by which the running code holds a thread; 0 where it does not."""
+    """The fence with which the running code holds a thread; 0 if it does not."""
     return TURNS_HELD.get().get((os.getpid(), place, thread), 0)
 
 
@@ -138,7 +138,7 @@ def new_fence() -> int:
 
 
 def check_turn(place: str, thread: str, file: bool) -> None:
-    """Refuse whoever took a thread's turn and lost it; asked by an append inside its transaction."""
+    """Raise a ConflictError if the running code held a thread's turn and lost it; each append asks in its transaction."""
     fence = own_fence(place, thread)
     local = _fences.get((os.getpid(), place, thread))
     if fence and fence != (_read_lock_file(_lock_file(place, thread))[1] if file else local):
@@ -147,7 +147,7 @@ def check_turn(place: str, thread: str, file: bool) -> None:
 
 @contextmanager
 def file_lock(database: str, thread: str) -> Iterator[int]:
-    """Hold a file beside a database; the system takes it back from a process that was killed."""
+    """Lock a file beside a database; the system releases the lock of a process that was killed."""
     file, fence = _lock_file(database, thread), new_fence()
     try:
         handle = _lock(file, thread, fence)
@@ -159,8 +159,8 @@ def file_lock(database: str, thread: str) -> Iterator[int]:
     try:
         yield fence
     finally:
-        with suppress(OSError):  # a file that stays behind is not locked
-            if _read_lock_file(file) == (os.getpid(), fence):  # and in a child it is the parent's
+        with suppress(OSError):  # a file that is left behind is not locked
+            if _read_lock_file(file) == (os.getpid(), fence):  # in a forked child it belongs to the parent
                 file.unlink(missing_ok=True)
         os.close(handle)
 
@@ -207,13 +207,13 @@ def _lock(file: Path, thread: str, fence: int) -> int:
             os.close(handle)
             raise busy(thread, f"by process {holder}" if holder else "elsewhere") from None
         except BaseException:
-            os.close(handle)  # which lets go of the lock, too
+            os.close(handle)  # also releases the lock
             raise
-        os.close(handle)  # the holder before has just removed the file
+        os.close(handle)  # the previous holder has just removed this file: try again
 
 
 def _read_lock_file(file: Path) -> tuple[int, int]:
-    """The process and the fence that a lock file names; zeros where something else stands, or nothing."""
+    """The process and the fence that a lock file names; zeros if it names none."""
     try:
         process, fence = file.read_bytes().split()
         return int(process), int(fence)
@@ -222,7 +222,7 @@ def _read_lock_file(file: Path) -> tuple[int, int]:
 
 
 def file_at(place: str | Path | int) -> tuple[int, int] | None:
-    """Which file lies at a path or is open: device and number, no other's while it is open; None where there is none."""
+    """The identity (device and inode) of the file at a path or of an open one; None if there is none."""
     try:
         found = os.stat(place)
     except OSError:

@@ -16,15 +16,15 @@ from quire.log import OWNER_ALONE, was_closed
 from quire.values import sha256_hex
 
 BUSY_TIMEOUT_S = 60.0
-# SQLite itself waits this long, in which it heeds no signal; waiting longer than this is reported.
+# SQLite itself waits this long, without reacting to signals; a longer wait is logged.
 SILENT_S = 1.0
-# Between tries.
+# The pause between tries.
 RETRY_S = 0.005
-# No database is shorter than its header; SQLite takes a file of one byte for an empty one and would begin anew.
+# No database is shorter than its header. SQLite would treat a file of one byte as empty and overwrite it.
 HEADER_BYTES = 100
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-# Messages of damage without an error code: Python's about text, SQLite's about a header.
+# Beginnings of messages about damage that come without an error code: Python's about text, SQLite's about a header.
 _DAMAGED_SAYS = ("Could not decode to UTF-8", "unsupported file format")
 
 
@@ -34,12 +34,12 @@ _UNWRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_
 
 
 def connect(path: str | Path) -> sqlite3.Connection:
-    """A connection whose commits are on the disk when they return; one that only reads where nothing can be written."""
-    log_left = has_log(path)  # asked first: whoever makes the file writes to it before there is a log
+    """A connection whose commits are on the disk when they return; a read-only one if nothing can be written."""
+    log_left = has_log(path)  # ask first: another process that makes the file writes to it before it has a log
     size = _size(path)
     if 0 < size < HEADER_BYTES:
         raise BrokenFile(f"it is {size} bytes long")
-    if log_left and not size:  # SQLite would delete the log, with what was acknowledged
+    if log_left and not size:  # SQLite would delete the log and with it acknowledged entries
         raise CallError(
             f"{path} is gone, and its write-ahead log {path}-wal is left, which holds what was written last",
             hint="Put the file back beside it; or remove the log to begin anew.",
@@ -53,7 +53,7 @@ def connect(path: str | Path) -> sqlite3.Connection:
 
 
 def may_write(path: str | Path) -> bool:
-    """Whether the file may be changed, and its write-ahead log made beside it."""
+    """Whether the file may be changed and its write-ahead log created beside it."""
     return all(_allows(place, os.W_OK) for place in (path, os.path.dirname(os.path.abspath(path))))
 
 
@@ -63,44 +63,44 @@ def _allows(path: str | Path, access: int) -> bool:
 
 def _connect_to_write(path: str | Path) -> sqlite3.Connection:
     if str(path) != ":memory:":
-        with suppress(OSError):  # it is there, or SQLite says why it cannot be made
-            Path(path).touch(OWNER_ALONE, exist_ok=False)  # its write-ahead log is as private as the file
-    # autocommit: every transaction here is begun and ended by name.
+        with suppress(OSError):  # it exists, or SQLite will say why it cannot be created
+            Path(path).touch(OWNER_ALONE, exist_ok=False)  # its write-ahead log gets the same mode
+    # isolation_level=None is autocommit: every transaction is begun and ended explicitly.
     conn = sqlite3.connect(path, timeout=SILENT_S, isolation_level=None, check_same_thread=False)
     try:
-        # When several processes switch a new file over at once, SQLite refuses all but one without waiting.
+        # When several processes switch a new file to WAL at once, SQLite refuses all but one without waiting.
         _insist(conn, "PRAGMA journal_mode = WAL")
         conn.execute("PRAGMA synchronous = FULL")
         conn.execute("PRAGMA foreign_keys = ON")
         conn.execute("PRAGMA secure_delete = ON")
     except BaseException as error:
         conn.close()
-        if isinstance(error, UnicodeDecodeError):  # SQLite quotes a broken schema, and Python cannot read that
+        if isinstance(error, UnicodeDecodeError):  # SQLite quotes a broken schema, and Python cannot decode it
             raise BrokenFile("malformed database schema") from error
         raise
     return conn
 
 
 class ReadingConnection(sqlite3.Connection):
-    """A connection to a file that lies where nothing can be written."""
+    """A connection to a file in a place where nothing can be written."""
 
 
 def _connect_to_read(path: str | Path) -> ReadingConnection:
-    """The file as it is, with the write-ahead log left beside it."""
+    """A read-only connection to the file and the write-ahead log beside it."""
     conn = _reading(path, "mode=ro", ReadingConnection)
     try:
         conn.execute("PRAGMA schema_version").fetchone()
         return conn
     except sqlite3.OperationalError:
         conn.close()
-        # SQLite reads a log only with an index beside it. To leave the log out would hide its entries.
+        # SQLite can read a log only with an index beside it; to ignore the log would hide its entries.
         if has_log(path):
             raise
     return _reading(path, "mode=ro&immutable=1", ReadingConnection)
 
 
 def has_log(path: str | Path) -> bool:
-    """Whether a write-ahead log with something in it stands beside a database."""
+    """Whether there is a non-empty write-ahead log beside a database."""
     return _size(f"{path}-wal") > 0
 
 
@@ -117,7 +117,7 @@ def _reading(path: str | Path, mode: str, kind: type[_Kind]) -> _Kind:
 
 
 def _insist(conn: sqlite3.Connection, statement: str) -> None:
-    """Try a statement until other processes let it through; whoever waits is told so, and can stop it at any moment."""
+    """Retry a statement while other processes hold the lock; a long wait is logged and can be interrupted."""
     begin, warned = time.monotonic(), False
     while True:
         try:
@@ -136,7 +136,7 @@ def _insist(conn: sqlite3.Connection, statement: str) -> None:
 
 
 class BrokenFile(sqlite3.DatabaseError):
-    """Damage that SQLite itself does not call so."""
+    """Damage that SQLite itself does not report as such."""
 
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
@@ -151,7 +151,7 @@ def connect_to_read_damaged(path: str | Path) -> DamagedConnection:
     SQLite refuses every query on a file that is shorter than its header says, unless the schema is declared
     writable; the connection is read-only, so nothing is written.
     """
-    # A reader of a write-ahead log leaves its index file behind; without a log there is no need for one.
+    # Reading a write-ahead log leaves an index file behind; `immutable` avoids it when there is no log.
     mode = "mode=ro" if has_log(path) else "mode=ro&immutable=1"
     conn = _reading(path, mode, DamagedConnection)
     conn.execute("PRAGMA writable_schema = ON")
@@ -161,7 +161,7 @@ def connect_to_read_damaged(path: str | Path) -> DamagedConnection:
 
 @contextmanager
 def transaction(conn: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[None]:
-    """All or nothing; IMMEDIATE takes the write lock at once, so that a later step cannot find it taken."""
+    """All or nothing; IMMEDIATE takes the write lock at once, so that no later step fails because it is taken."""
     _insist(conn, f"BEGIN {how}")
     try:
         yield
@@ -178,11 +178,11 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 class ReadOnly(CallError):
-    """A database that nothing can be written to now."""
+    """Nothing can be written to this database now."""
 
 
 def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
-    """An error of SQLite that is not about damage, for whoever must act."""
+    """An error of SQLite, other than damage, as one of ours with a hint."""
     if _code(error) in _BUSY:
         return ConflictError(
             f"{path} was locked by another process for {BUSY_TIMEOUT_S:.0f} s",
@@ -207,34 +207,34 @@ def _code(error: sqlite3.Error) -> int:
     return (code or 0) & 0xFF
 
 
-# The tables of the log, as numbered migrations, and the rule that no old program opens a newer file.
+# The tables as numbered migrations; a file written by a newer Quire is refused.
 #
-# Every owner of tables in the file (the log, its index, the records) counts its own migrations from 1.
-# A released migration never changes; the next one is appended. They are scripts in the folder `sql`.
+# Every owner of tables in the file (the log, recall, records) counts its own migrations from 1. A released migration never
+# changes; the next one is appended. They are scripts in the folder `sql`.
 
 OWNER = "log"
-# "QUIR": tells a Quire file from any other SQLite database.
+# "QUIR": marks an SQLite database as a Quire file.
 APPLICATION_ID = 0x51554952
 
 
 def sql(name: str) -> str:
-    """A script of those in the folder `sql`."""
+    """A script from the folder `sql`."""
     return (Path(__file__).parent / "sql" / f"{name}.sql").read_text(encoding="utf-8")
 
 
 def _migrations(name: str) -> tuple[str, ...]:
-    """The parts of a script, each begun by a comment with its number."""
+    """The parts of a script; each begins with the comment `-- Version N`."""
     return tuple(part.partition("\n")[2] for part in sql(name).split("-- Version ")[1:])
 
 
 MIGRATIONS = _migrations("sqlite_log")
 INDEX_MIGRATIONS, RECORD_MIGRATIONS = _migrations("sqlite_recall"), _migrations("sqlite_records")
-# Whose tables are in a file, each with its numbered migrations.
+# The owners of tables in a file, each with its migrations.
 OWNERS = ((OWNER, MIGRATIONS), ("recall", INDEX_MIGRATIONS), ("records", RECORD_MIGRATIONS))
 
 
 def statements(script: str) -> Iterator[str]:
-    """The single statements of a script: sqlite3's own executescript would commit before it begins."""
+    """The statements of a script one by one; sqlite3's `executescript` would commit the open transaction first."""
     begun = ""
     for part in script.split(";"):
         begun += part + ";"
@@ -246,7 +246,7 @@ def statements(script: str) -> Iterator[str]:
 
 def migrate(conn: sqlite3.Connection, path: str | Path, owners: Sequence[tuple[str, tuple[str, ...]]]) -> None:
     """Bring the file up to date for each owner, in one transaction; refuse a newer or a foreign file."""
-    with transaction(conn, "DEFERRED"):  # one view of the file, whatever other processes do meanwhile
+    with transaction(conn, "DEFERRED"):  # one consistent view of the file
         pending = _pending(conn, path, owners)
     if not pending:
         return
@@ -258,7 +258,7 @@ def migrate(conn: sqlite3.Connection, path: str | Path, owners: Sequence[tuple[s
         )
     conn.create_function("quire_sha256", 1, sha256_hex, deterministic=True)
     with transaction(conn):
-        # Another process may have migrated between the look and the lock.
+        # Another process may have migrated before we got the lock.
         for owner, number, script in _pending(conn, path, owners):
             _apply(conn, owner, number, script)
 
@@ -270,7 +270,7 @@ def _apply(conn: sqlite3.Connection, owner: str, number: int, script: str) -> No
     for statement in statements(script):
         conn.execute(statement)
     conn.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (owner, number))
-    if owner == OWNER:  # also where every SQLite tool looks for a version
+    if owner == OWNER:  # user_version is where SQLite tools look for a version
         conn.execute(f"PRAGMA user_version = {number}")
 
 

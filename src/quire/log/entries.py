@@ -1,4 +1,7 @@
-"""Entries as JSON Lines, in and out: lossless, strict, and every fault with its line and column."""
+"""Entries as JSON Lines and as rows of a database: lossless, strict, every fault with its line and column.
+
+Also here: how an entry's free fields are read (`usable`), and how an imported conversation joins a thread (`joining`).
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,7 @@ TOOL = Fields(
     optional={"category": STRING, "output": ListShape(STRING), "example": STRING, "idempotent": BOOLEAN},
 )
 
-# An edit names its entry by seq, the only order; null says, as leaving it out does, that nothing replaces it.
+# An edit names its entry by seq; a replacement of null, like none, says that nothing replaces the entry.
 EDIT = Fields(
     required={"entry": INTEGER, "action": STRING}, optional={"replacement": either(STRING, NULL), "freed": INTEGER}
 )
@@ -95,7 +98,7 @@ SHORTENING = ("handle", "cut")
 
 
 class FreeObject(msgspec.Struct, frozen=True):
-    """An object that may hold anything; but what is read of it, under these names, has one shape."""
+    """An object that may hold anything, except that the fields with these names have this shape."""
 
     names: tuple[str, ...]
     shape: Scalar
@@ -112,7 +115,7 @@ class FreeObject(msgspec.Struct, frozen=True):
 
 
 IMAGE = FreeObject(("media_type", "data", "url"), STRING)
-# Larger counts occur nowhere, and no price could be computed from them.
+# Larger counts do not occur, and no price could be computed from them.
 _COUNT = Scalar(
     "a number below 2**63, or null",
     {"type": ["number", "null"], "exclusiveMinimum": -(2**63), "exclusiveMaximum": 2**63},
@@ -129,7 +132,7 @@ def _images_are_readable(user: JsonObject, path: Path) -> None:
 
 _TEXT: dict[str, Shape] = {"text": STRING}
 
-# A hash of something that is not in the log (a request, a segment), so that it cannot be checked.
+# A hash of something that is not in the log (a request, a segment), so it cannot be checked.
 _HASH = STRING
 
 # kind -> its required fields and its optional ones.
@@ -159,10 +162,10 @@ KIND_FIELDS: dict[str, tuple[dict[str, Shape], dict[str, Shape]]] = {
     ),
 }
 
-# What every kind may carry besides; id and seq are the log's own.
+# Further fields of every kind; id and seq are given by the log.
 ON_ALL: dict[str, Shape] = {"at": INTEGER, "meta": OBJECT, "wire": OBJECT, "id": ENTRY_ID, "seq": COUNTED}
 
-# What has to be looked at as a whole.
+# Checks of an entry as a whole.
 _ALSO: dict[str, Callable[[JsonObject, Path], None]] = {
     "user": _images_are_readable,
     "sent": lambda sent, path: USAGE.fit(sent.get("usage", {}), (*path, "usage")),
@@ -186,7 +189,7 @@ _HINT = "`quire schema entry` prints what each kind may hold."
 
 
 def check(body: Json, line: int = 0, text: str = "") -> Entry:
-    """An entry from its JSON; `line` and `text` (the line it was read from) let an error point at the place."""
+    """An entry from its JSON; with `line` and `text` (the line it was read from) an error points at the place."""
     try:
         kind = _kind(body)
         if not _is_surely_right(kind, body):
@@ -199,7 +202,7 @@ def check(body: Json, line: int = 0, text: str = "") -> Entry:
     return Entry(kind, fields, seq, id)  # type: ignore[arg-type]  # kind is one of KINDS
 
 
-# The fields of each kind that take any text or any number, and which of the two.
+# The fields of each kind that take any string or any integer, and which of the two.
 _ANY_VALUE: dict[str, dict[str, type]] = {
     kind: {"kind": str}
     | {name: str if member is STRING else int for name, member in fields.items() if member in (STRING, INTEGER)}
@@ -208,7 +211,7 @@ _ANY_VALUE: dict[str, dict[str, type]] = {
 
 
 def _is_surely_right(kind: str, body: JsonObject) -> bool:
-    """Whether a body needs no closer look: nothing but numbers and ASCII texts where any are right, none missing."""
+    """A quick check for most bodies: only integers and ASCII strings, in fields that take any, and no field missing."""
     types = _ANY_VALUE[kind]
     for name, value in body.items():
         value_type = type(value)
@@ -218,7 +221,7 @@ def _is_surely_right(kind: str, body: JsonObject) -> bool:
 
 
 def check_entry(entry: Entry) -> Entry:
-    """An entry whose body was checked, and is of the kind that the entry says."""
+    """The entry, with its body checked and of the same kind."""
     checked = check(entry.body)
     if checked.kind != entry.kind:
         raise CallError(
@@ -241,7 +244,7 @@ def _kind(body: Json) -> str:
 
 
 def _locate(fault: Fault, body: Json, line: int, text: str) -> FormatError:
-    """The fault as an error that says where: the path in the entry and, with the text, line and column."""
+    """The fault as an error with the path in the entry and, if the text is given, line and column."""
     kind = body.get("kind") if isinstance(body, dict) else None
     is_known = isinstance(kind, str) and kind in SHAPES
     owner, name = kind if is_known else "entry", path_name(fault.path)
@@ -265,15 +268,15 @@ def _parse(text: str, line: int) -> Json:
     try:
         return _reader.decode(text)
     except (Fault, ValueError, RecursionError) as error:
-        Positions(text, line)  # raises, with the place
+        Positions(text, line)  # raises an error with the place
         raise FormatError(f"not JSON: {error}", line=line, column=1, hint=_HINT) from error
 
 
 def decode_lines(source: str | Iterable[str], parent: str = "", seq: int = 0) -> Iterator[Entry]:
     """The entries of JSON Lines; `id` and `seq`, where present, must continue the chain behind `parent`, `seq`.
 
-    White-space-only lines are skipped, and so is a byte order mark in front of them. Entries come with the id and seq
-    that they have in that chain only where the line had them: what is read is what was written.
+    Lines of white space and a leading byte order mark are skipped. An entry has `id` and `seq` only if its line had them:
+    what is read is what was written.
     """
     lines = source.split("\n") if isinstance(source, str) else source
     for number, text in enumerate(lines, 1):
@@ -307,12 +310,12 @@ def _check_chain(entry: Entry, seq: int, id: str, line: int, text: str) -> None:
 
 _writer = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
-# Other line readers than ours break lines at these; JSON may write them as escapes.
+# Characters at which other programs' readers break lines, as JSON escapes.
 _BREAKS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
 def encode(entry: Entry, ids: bool = True) -> str:
-    """One line of JSON without its line end, key order as given; `id` and `seq` first where the entry has them."""
+    """One line of JSON without a newline, keys in the order given; `id` and `seq` come first if the entry has them."""
     body = entry.body
     if ids and entry.id:
         body = {"id": entry.id, "seq": entry.seq, **body}
@@ -326,7 +329,7 @@ def encode_lines(entries: Iterable[Entry], ids: bool = True) -> str:
 
 
 def encode_body(body: Json) -> str:
-    """A body as it is stored: compact, key order kept, no ASCII escapes."""
+    """Compact JSON with keys in the order given and without ASCII escapes, as entries are stored."""
     try:
         if is_plain(body):
             return msgspec.json.encode(body).decode()
@@ -335,9 +338,9 @@ def encode_body(body: Json) -> str:
     return _writer.encode(body)
 
 
-# An imported entry holds its original message beside its own text: a database row stores their common texts once.
+# An imported entry holds its original message beside its own text: a database row stores the texts they share once.
 
-# A shorter text is stored twice: a reference would save nothing.
+# Shorter texts are stored twice, since a reference would save nothing.
 _WORTH_NAMING = 64
 
 
@@ -347,7 +350,7 @@ def encode_row(body: JsonObject) -> str:
 
 
 def row_of(body: JsonObject) -> Json:
-    """A body without repeated texts: [body, [path, field], …], the text at a path being that of the field."""
+    """A body without repeated texts: [body, [path, field], …], where the text at `path` is that of `field`."""
     if "wire" not in body:
         return body
     wire, places = body["wire"] or {}, list[Json]()
@@ -360,7 +363,7 @@ def row_of(body: JsonObject) -> Json:
 
 
 def _named_texts(value: Json, names: dict[str, str], path: list[Json], places: list[Json]) -> Json:
-    """A value without the texts of other fields; their places are appended to `places`."""
+    """A value in which texts that other fields hold are empty; their places are appended to `places`."""
     if isinstance(value, str) and value in names:
         places.append([path, names[value]])
         return ""
@@ -372,12 +375,12 @@ def _named_texts(value: Json, names: dict[str, str], path: list[Json], places: l
 
 
 def split_row(row: Json) -> tuple[Json, list[Json]]:
-    """A row's stored body, and the places where texts have to be put back."""
+    """A row's body, and the places where texts have to be put back."""
     return (row[0], row[1:]) if isinstance(row, list) and row else (row, [])
 
 
 def decode_row(row: Json) -> JsonObject:
-    """The body that a row holds; a ValueError where it holds none."""
+    """The body that a row holds; a ValueError if it holds none."""
     body, places = split_row(row)
     if not isinstance(body, dict):
         raise ValueError("it is not a JSON object")
@@ -392,14 +395,14 @@ def decode_row(row: Json) -> JsonObject:
     return body
 
 
-# An entry as a store's row has it, and back; one that was changed on the disk is an error that names it.
+# An entry from a store's row; one that was changed on the disk is an error that names it.
 
-# seq, id, body, crc; id and body as bytes, because damaged text could not be read otherwise.
+# (seq, id, body, crc); id and body as bytes, since damaged text could not be read otherwise.
 Row: TypeAlias = tuple[int, bytes, bytes, int]
 
 
 def bad_entry(thread: str, seq: int, problem: str) -> DamageError:
-    """The error that names an entry."""
+    """The error for a damaged or missing entry."""
     where = f"entry {seq} of thread {thread!r}" if thread else f"entry {seq} of a thread that cannot be named"
     return DamageError(f"{where} is damaged: {problem}", thread=thread, seq=seq)
 
@@ -411,7 +414,7 @@ def body_of(body: bytes, crc: int) -> JsonObject:
     try:
         return decode_row(msgspec.json.decode(body))
     except msgspec.DecodeError:
-        return decode_row(json.loads(body))  # which takes what other versions of Quire may have written
+        return decode_row(json.loads(body))  # json accepts more: what other versions of Quire may have written
 
 
 def entries_of(thread: str, rows: Sequence[Row], after: int, count: int) -> list[Entry]:
@@ -436,15 +439,14 @@ def entry_of(thread: str, row: Row) -> Entry:
         raise bad_entry(thread, seq, str(error)) from error
 
 
-# An entry as Quire uses it: values of free fields that it cannot read count as absent.
-#
-# `meta` and an item's `metadata` are anybody's: they are stored and exported as they came, whatever they hold.
+# An entry as Quire uses it. Callers may store anything in `meta` and in an item's `metadata`, and it is exported unchanged;
+# but a value that Quire itself cannot read there counts as absent.
 
 Reader = Callable[[Json], Json]
 
 
 def usable(entry: Entry) -> Entry:
-    """The entry itself, or one of the same id and seq without what cannot be used."""
+    """The entry itself, or a copy with the same id and seq without values that Quire cannot read."""
     if _FREE.keys().isdisjoint(entry.body):
         return entry
     read = {name: reader(entry.body[name]) for name, reader in _FREE.items() if name in entry.body}
@@ -454,7 +456,7 @@ def usable(entry: Entry) -> Entry:
 
 
 def _read(fields: JsonObject, readers: dict[str, Reader]) -> JsonObject:
-    """The object with these fields as they are read; those that give nothing are left out."""
+    """The object with these fields passed through their readers; a field whose reader gives None is left out."""
     if readers.keys().isdisjoint(fields):
         return fields
     values = {name: readers[name](value) if name in readers else value for name, value in fields.items()}
@@ -462,12 +464,12 @@ def _read(fields: JsonObject, readers: dict[str, Reader]) -> JsonObject:
 
 
 def _only(fits: Callable[[Json], bool]) -> Reader:
-    """The value itself where it fits, else nothing."""
+    """A reader that gives the value if it fits, else None."""
     return lambda value: value if fits(value) else None
 
 
 def _members(fits: Callable[[Json], bool]) -> Reader:
-    """Those members of a list that fit; one alone is a list of one."""
+    """A reader that gives the members of a list that fit, None if none does; a single value counts as a list of one."""
     return lambda value: [member for member in (value if isinstance(value, list) else [value]) if fits(member)] or None
 
 
@@ -483,7 +485,7 @@ _META: dict[str, Reader] = {
     "recalled": _only(STRING.fits),
     "recalled_ids": _members(STRING.fits),
     "composer": _only(STRING.fits),
-    # What a rebase keeps of itself.
+    # Fields of a rebase.
     "opening": _only(INTEGER.fits),
     "pinned": _members(STRING.fits),
 }
@@ -495,7 +497,7 @@ def _item(item: JsonObject) -> JsonObject:
     metadata = item.get("metadata")
     if not metadata:
         return item
-    # Only an active note's images are sent; in other items the field `images` may hold anything.
+    # Only an active note's images are sent; other items may hold anything in `images`.
     read = _read(metadata, _ACTIVE if metadata.get("source") == "active_note" else _SOURCE)
     return item if read == metadata else {**item, "metadata": read}
 
@@ -508,7 +510,7 @@ def _edit(edit: JsonObject) -> JsonObject:
     return {**rest, "action": "drop"} if edit["action"] in SHORTENING else rest
 
 
-# The fields of a body that hold what is free.
+# The fields of a body that hold, or contain, free-form values, and their readers.
 _FREE: dict[str, Reader] = {
     "meta": lambda meta: _read(meta, _META),
     "item": _item,
@@ -518,9 +520,11 @@ _FREE: dict[str, Reader] = {
 
 
 class Joining(NamedTuple):
-    """How a conversation joins a thread: how much of it is held, what is lacking, and behind which seq the two part.
+    """How a conversation joins a thread that may hold part of it.
 
-    `passed_over` are entries that the thread lacks, or has otherwise, among those it holds: these stay as they are.
+    `known`: how many of its entries the thread holds. `lacking`: the entries to append. `parts_behind`: the seq behind
+    which the two differ, 0 if they do not. `passed_over`: how many of the known entries differ in content or order; the
+    thread's versions stay.
     """
 
     known: int
@@ -530,10 +534,10 @@ class Joining(NamedTuple):
 
 
 def joining(before: Sequence[Entry], entries: Sequence[Entry]) -> Joining:
-    """How a thread takes a conversation that it holds none of, or what stands at its end, or all in one piece.
+    """How a conversation joins a thread that holds none of it, its beginning at the thread's end, or all of it.
 
-    The two part where they share the model's words before they differ: many begin with the same system prompt or
-    greeting. A rebase names entries by their seq in the thread; one that an earlier import lacks comes behind it.
+    The two count as parted only if they share words of the model before they differ: many conversations begin with the same
+    system prompt or greeting. Rebases are renumbered to the thread's seqs; missing ones are appended too.
     """
     places, own = ([n for n, entry in enumerate(log) if entry.kind != "rebase"] for log in (before, entries))
     held, spoken = [before[n] for n in places], [entries[n] for n in own]
@@ -556,12 +560,12 @@ def joining(before: Sequence[Entry], entries: Sequence[Entry]) -> Joining:
         elif entry.kind == "rebase" and _content(entry) in rebases:
             rebases.remove(_content(entry))
         elif entry.kind == "rebase":
-            lacking.append(_naming(entry, seqs))
+            lacking.append(_renumbered(entry, seqs))
     return Joining(known, lacking, passed_over=passed_over)
 
 
-def _naming(rebase: Entry, seqs: dict[int, int]) -> Entry:
-    """A rebase whose entries have other seqs."""
+def _renumbered(rebase: Entry, seqs: dict[int, int]) -> Entry:
+    """A rebase whose edits name the entries by their new seqs."""
     edits = [{**edit, "entry": seqs[edit["entry"]]} for edit in rebase.body["edits"] if edit["entry"] in seqs]
     behind = max((edit["entry"] for edit in edits), default=0) + 1
     body = {**rebase.body, "before_seq": seqs.get(rebase.body["before_seq"], behind), "edits": edits}
@@ -569,9 +573,10 @@ def _naming(rebase: Entry, seqs: dict[int, int]) -> Entry:
 
 
 class Alignment(NamedTuple):
-    """Which entry of a thread each of a conversation is, as far as both go on alike; those that come behind the thread.
+    """Which entries of a conversation and a thread are the same, by index.
 
-    `end` is where the thread ends, or what is alike; it fits where all of one of the two is.
+    `same`: index in the conversation -> index in the thread. `behind`: the conversation's entries that come after the
+    thread's end. `end`: how far in the thread the two agree. `fits`: whether one of the two agrees to its end.
     """
 
     same: dict[int, int]
@@ -580,13 +585,13 @@ class Alignment(NamedTuple):
     fits: bool
 
 
-# What tools are asked and give; and what is said to the model.
-_EXCHANGE = ("call", "result")
-_TOLD = ("system", "tools", "attach", "user", "note")
+# Kinds that may stand in another order in two versions of a session: calls and results, and what is said to the model.
+_CALLS_AND_RESULTS = ("call", "result")
+_INPUTS = ("system", "tools", "attach", "user", "note")
 
 
 def _alignment(held: Sequence[Entry], spoken: Sequence[Entry]) -> Alignment:
-    """The first place in a thread where most of a conversation is alike."""
+    """The alignment, at whichever place in the thread, in which most entries of the conversation agree."""
     old, new = ([_mark(entry) for entry in log] for log in (held, spoken))
     starts = [place for place, content in enumerate(old) if new and content == new[0]]
     best = Alignment({}, {}, 0, fits=False)
@@ -601,10 +606,10 @@ def _alignment(held: Sequence[Entry], spoken: Sequence[Entry]) -> Alignment:
 def _aligned_from(
     start: int, held: Sequence[Entry], spoken: Sequence[Entry], old: list[bytes], new: list[bytes]
 ) -> Alignment:
-    """Beside a thread from one place on; what stands between the model's words may stand in another order.
+    """Align with the thread from one place on; entries between the model's words may stand in another order.
 
-    A session that was taken while tools were at work goes on with calls in front of results that were taken; what is
-    attached to a prompt may be written behind it; and what the model was told is read more fully by a newer version.
+    A session that was imported while tools were running continues with calls in front of results that are held already;
+    an attachment may be written after its prompt; and a newer version of Quire may read more of what the model was told.
     """
     same: dict[int, int] = {}
     behind: dict[int, Entry] = {}
@@ -614,7 +619,8 @@ def _aligned_from(
             same[at] = place
             place, at = place + 1, at + 1
             continue
-        kinds = _EXCHANGE if {held[place].kind, spoken[at].kind} <= {*_EXCHANGE} else _TOLD
+        are_calls = {held[place].kind, spoken[at].kind} <= {*_CALLS_AND_RESULTS}
+        kinds = _CALLS_AND_RESULTS if are_calls else _INPUTS
         end, new_end = (_end_of(kinds, log, first) for log, first in ((held, place), (spoken, at)))
         waiting: dict[bytes, list[int]] = {}
         for n in range(at, new_end):
@@ -623,7 +629,7 @@ def _aligned_from(
         rest, lacks = [n for found in waiting.values() for n in found], end - place - len(taken)
         is_last, goes_on = end == len(held), new_end < len(spoken)
         is_held = bool(taken) and not lacks and (is_last or not rest)
-        is_read_anew = kinds is _TOLD and bool(rest) != bool(lacks) and not (lacks and is_last and goes_on)
+        is_read_anew = kinds is _INPUTS and bool(rest) != bool(lacks) and not (lacks and is_last and goes_on)
         if not (same or taken) or not (is_held or is_read_anew):
             return Alignment(same, {}, place, fits=False)
         behind = {n: _alone(spoken, n) for n in sorted(rest)} if is_last else {}
@@ -634,18 +640,18 @@ def _aligned_from(
 
 
 def _end_of(kinds: tuple[str, ...], entries: Sequence[Entry], start: int) -> int:
-    """Where entries of these kinds end that begin here."""
+    """The index behind the run of entries of these kinds that begins at `start`."""
     return next((n for n in range(start, len(entries)) if entries[n].kind not in kinds), len(entries))
 
 
 def _mark(entry: Entry) -> bytes:
-    """What an entry is known again by: a result by its call, since clients shorten what tools gave later on."""
+    """What identifies an entry: a result its call, since some clients shorten results later."""
     call_id = entry.body.get("call_id") if entry.kind == "result" else None
     return canonical({"kind": "result", "call_id": call_id} if call_id else _content(entry))
 
 
 def _alone(entries: Sequence[Entry], place: int) -> Entry:
-    """An entry apart from those of its message: the message as it came is not kept, unless it is this entry alone."""
+    """An entry without the original message that it shares with others, which may not be appended with it."""
     entry, behind = entries[place], entries[place + 1 : place + 2]
     is_whole = "message" in entry.wire and not any(other.wire.get("more") for other in behind)
     if is_whole or not entry.wire.keys() & {"message", "more"}:
@@ -655,7 +661,7 @@ def _alone(entries: Sequence[Entry], place: int) -> Entry:
 
 
 def _content(entry: Entry) -> JsonObject:
-    """An entry without `wire`, `at` and `meta`, which may differ between two versions of a session; of a rebase no seqs."""
+    """An entry without `wire`, `at`, `meta` and a rebase's seqs, which may differ between two versions of a session."""
     besides = ("wire", "at", "meta", "before_seq", "edits")
     fields = {key: value for key, value in entry.body.items() if key not in besides}
     return {"kind": entry.kind, **fields}

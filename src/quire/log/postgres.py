@@ -1,7 +1,7 @@
-"""The log on a PostgreSQL server: many processes on many machines, each tenant's rows out of all others' reach.
+"""The log on a PostgreSQL server: many processes on many machines; no tenant can reach another's rows.
 
-A tenant's appends are numbered and committed one behind the other, as in a file; those that come to one process at
-the same time share a commit. Tenants do not wait for each other.
+A tenant's appends are numbered and committed one after the other, as in a file; concurrent appends of one process share
+a commit. Tenants do not wait for each other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from quire.log.tables import PIECES, BranchStore, Tip
 from quire.values import Entry, chain
 
 _TIP_ID = "coalesce('sha256:' || encode(nullif(b.tip, ''), 'hex'), '')"
-# Piece by piece, so that a page costs only its own rows; a thread without entries is one row of nothing.
+# Read stretch by stretch, so that a page costs only its own rows; a thread without entries gives one row of nulls.
 _READ = f"""
 {PIECES.format(tables="quire.", owner="tenant, ")}
 select (select max(high) from piece), e.*
@@ -61,7 +61,7 @@ from (values (1)) as one (row) left join (
 """
 _APPEND_ONE = b"select quire.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
 _APPEND = b"select quire.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
-# Whoever appends, forks or deletes holds its tenant's row.
+# Every transaction that appends, forks or deletes locks its tenant's row.
 _HOLD = "select change, branch from quire.tenants for update"
 _UNLOCK = "select pg_advisory_unlock(%s)"
 _IS_LOCKED = """
@@ -80,9 +80,9 @@ _PAGE: Final = 2000
 
 
 class _Append:
-    """What one append asks for: entries behind `tip`, and their bodies as rows tell them.
+    """One append: entries behind `tip`, and their bodies as rows store them.
 
-    Without an expected end it goes behind what this process knows as the thread's end when it is sent.
+    Unless `fixed`, it is moved behind the end that this process knows when it is sent.
     """
 
     def __init__(
@@ -99,14 +99,14 @@ class _Append:
         self.end = Tip(tip.branch, self.entries[-1].seq, self.entries[-1].id) if self.entries else tip
 
 
-# Whether an append was stored (None: its turn is another's), and where its thread ends now, if that is known.
+# Whether an append was stored (None: refused because the turn is another's), and where its thread ends now, if known.
 _Answer: TypeAlias = tuple[bool | None, Tip | None]
-# A commit that was sent; it is resumed when its answers are wanted.
+# A commit: sent by the first step of the generator, its answers read by the second.
 _Commit: TypeAlias = Generator[None, None, list[_Answer]]
 
 
 class PostgresStore(PostgresTables, BranchStore):
-    """A `Store` of one tenant in the database at `url`; the words of entries are made by whoever searches them first."""
+    """A `Store` of one tenant in the database at `url`; the first search of an entry makes its words."""
 
     raw_text, tip_id, branch_query, nameless = "{}", _TIP_ID, _NEW_BRANCH, ", nameless = true"
     _kept_id, _written_id = staticmethod(digest), staticmethod(written_id)
@@ -116,16 +116,16 @@ class PostgresStore(PostgresTables, BranchStore):
         super().__init__()
         self.tenant, self._tenant_bytes = tenant, tenant.encode()
         self._session = TenantSession(url, tenant)
-        # Where it is, as turns are held by.
+        # Turns are locked by `place` and the thread's name.
         self.path, self.place = self._session.database.name, self._session.place
         self.index, self.records = PostgresIndex(self._session), PostgresRecords(self._session)
-        # Where threads ended when they were last looked at: an append need not ask first, and finds out if it is wrong.
+        # Where threads ended when last seen: an append tries there without asking, and is refused if it is wrong.
         self._tips: dict[str, Tip] = {}
         self._commits = _SharedCommits(self._commit)
         self._closed = False
 
     def _end(self) -> None:
-        """The process's connections end with the last store that uses them."""
+        """Release the process's connections, which close with the last store that uses them."""
         if not self._closed and self._session.database.process == os.getpid():
             self._closed = True
             self._commits.close()
@@ -145,7 +145,7 @@ class PostgresStore(PostgresTables, BranchStore):
             if tip is None or expected_seq not in (None, tip.seq):
                 tip = self._find_tip(thread)
                 check_expected(thread, expected_seq, tip.seq, tip.id)
-            # An attempt without an answer may yet be written at the end that it expected: this one expects the same.
+            # An unanswered attempt may still be written at the end it expected, so this one must expect the same end.
             fixed = expected_seq is not None or bool(unanswered)
             attempt = _Append(thread, checked, bodies, tip, own_fence(self.place, thread), fixed)
             try:
@@ -168,7 +168,7 @@ class PostgresStore(PostgresTables, BranchStore):
         raise ConflictError(f"thread {thread!r} is being appended to by others without a pause")
 
     def _find_written(self, unanswered: Sequence[_Append]) -> _Append | None:
-        """The one of these that was written although its connection was lost."""
+        """The attempt that was written although its connection was lost, if any."""
         for attempt in unanswered:
             at = (attempt.thread, attempt.tip.seq + 1, attempt.token)
             if attempt.entries and self._rows(f"{self._place} AND e.token = ?", at):
@@ -184,7 +184,7 @@ class PostgresStore(PostgresTables, BranchStore):
         self._tips[thread] = tip
 
     def _commit(self, appends: Sequence[_Append]) -> _Commit:
-        """Send several appends; when resumed, give for each whether it was stored, and notify listeners."""
+        """Send several appends; when resumed, read their answers and notify listeners."""
         for append in appends:
             if not append.fixed and (tip := self._tips.get(append.thread, append.tip)) != append.tip:
                 append.stand_behind(tip)
@@ -208,14 +208,14 @@ class PostgresStore(PostgresTables, BranchStore):
         return answers
 
     def _append_one(self, append: _Append) -> Statement:
-        """Append one entry to a thread that is there."""
+        """The statement that appends one entry to an existing thread."""
         tip, id, body = append.tip, append.end.id, append.bodies[0]
         place = append.thread.encode(), b"%d" % tip.branch, b"%d" % tip.seq, b"\\x" + tip.id[7:].encode()
         entry = b"%d" % append.token, b"\\x" + id[7:].encode(), body, b"%d" % zlib.crc32(body)
         return Statement(_APPEND_ONE, (self._tenant_bytes, *place, b"%d" % append.fence, *entry))
 
     def _append_any(self, appends: Sequence[_Append]) -> Statement:
-        """Append to several threads; those that are not there are made."""
+        """The statement that appends to several threads and makes missing ones."""
         entries = [(owner, entry) for owner, append in enumerate(appends, 1) for entry in append.entries]
         bodies = [body for append in appends for body in append.bodies]
         values = [
@@ -280,7 +280,7 @@ class PostgresStore(PostgresTables, BranchStore):
 
     @contextmanager
     def _changing(self) -> Iterator[Connection]:
-        """A transaction beside which nobody appends, forks or deletes."""
+        """A transaction during which no other one appends, forks or deletes."""
         with self._transaction() as conn:
             conn.execute(_HOLD)
             yield conn
@@ -303,16 +303,16 @@ class PostgresStore(PostgresTables, BranchStore):
         try:
             yield fence
         finally:
-            # A connection that is gone holds nothing any more.
+            # If the connection is gone, its locks are gone too.
             with suppress(psycopg.Error), self._session.database.turns() as conn, conn.pipeline():
                 conn.execute(_UNLOCK, (key,))  # first: it stands even where the rest fails
                 self._session.enter(conn, durable=False)
                 conn.execute("delete from quire.turns where thread = %s and fence = %s", (thread, fence))
 
     def _take(self, thread: str, key: int, fence: int) -> None:
-        """Take the lock, which ends with the connection, and leave the number that appends are checked by."""
+        """Take the lock, which ends with the connection, and store the fence by which appends are checked."""
         database = self._session.database
-        for again in (True, False):
+        for may_retry in (True, False):
             try:
                 with database.turns() as conn:
                     row = conn.execute("select pg_try_advisory_lock(%s)", (key,)).fetchone()
@@ -326,8 +326,8 @@ class PostgresStore(PostgresTables, BranchStore):
                         return
                 break
             except psycopg.Error as error:
-                # The connection may be from before a restart. Nobody is made to wait: an event loop may be asking.
-                if not again:
+                # The connection may be from before a restart: retry once, at once, since an event loop may be waiting.
+                if not may_retry:
                     raise translate(error, database.name) from error
         rows = self._session.rows("select holder from quire.turns where thread = %s", (thread,))
         raise busy(thread, f"by {rows[0][0]}" if rows else "elsewhere")
@@ -339,7 +339,7 @@ class PostgresStore(PostgresTables, BranchStore):
         """
         with conn.pipeline():
             self._session.enter(conn, durable=False)
-            conn.execute(_HOLD)  # behind whatever the former holder is just committing
+            conn.execute(_HOLD)  # waits for what the former holder is just committing
             conn.execute(query, (self.tenant, thread, fence, holder_name()))
 
     # Verifying
@@ -362,7 +362,7 @@ class PostgresStore(PostgresTables, BranchStore):
 
 
 def _read_one(cell: bytes, appends: Sequence[_Append]) -> tuple[int, list[_Answer]]:
-    """The newest change; 0 where the append was refused, -1 where it was for its turn."""
+    """The newest change and the answer; the cell is 0 if the append was refused, -1 if that was because of its turn."""
     newest = int(cell)
     if newest > 0:
         return newest, [(True, appends[0].end)]
@@ -370,7 +370,7 @@ def _read_one(cell: bytes, appends: Sequence[_Append]) -> tuple[int, list[_Answe
 
 
 def _read_any(cell: bytes, appends: Sequence[_Append]) -> tuple[int, list[_Answer]]:
-    """The newest change, and unless all went where they were asked to, the branch of each."""
+    """The newest change and the answers; the cell lists the branch of each append unless all were stored as asked."""
     newest, *branches = [int(number) for number in cell[1:-1].split(b",")]
     answers: list[_Answer] = [(True, append.end) for append in appends]
     for at, branch in enumerate(branches):
@@ -381,21 +381,21 @@ def _read_any(cell: bytes, appends: Sequence[_Append]) -> tuple[int, list[_Answe
     return newest, answers
 
 
-if TYPE_CHECKING:  # the type checker holds that this is a Store
+if TYPE_CHECKING:  # lets the type checker verify that this is a Store
     _: Store = PostgresStore("")
 
 
-# Appends that come to a process at the same time share a commit.
+# Concurrent appends of one process share a commit.
 #
-# An append that finds nobody at work commits by itself. Those that come meanwhile are committed together by one OS thread
-# of its own. Signals interrupt only the main OS thread, which works for nobody but itself and wakes nobody: an interrupt
-# ends one append, and no other waits for it.
+# An append that finds no other under way commits in its own OS thread. Those that come meanwhile are committed together by
+# one worker OS thread. Signals interrupt only the main OS thread, so that one never commits for others or wakes them: an
+# interrupt ends a single append.
 
-# So many appends share a commit at most. Where commits are slower than this, those that shared the last one are waited
-# for, a quarter of that time.
+# At most this many appends share a commit. If commits are slower than _SLOW_S, the worker waits a quarter of a commit's time
+# for the appends that shared the last one to come again.
 _TOGETHER: Final = 64
 _SLOW_S: Final = 0.004
-# An OS thread without work ends.
+# A worker without work ends after this time.
 _IDLE_S: Final = 10.0
 
 
@@ -406,12 +406,12 @@ class _WaitingAppend:
         self.append = append
         self.answer: _Answer | None = None
         self.error: Exception | None = None
-        # Held until there is an answer or an error.
+        # Locked until there is an answer or an error.
         self.ready = threading.Lock()
         self.ready.acquire()
-        # The append whose caller it wakes when it is woken itself.
+        # The append whose caller is to be woken by this one's caller.
         self.next: _WaitingAppend | None = None
-        # Its caller was interrupted: unless its commit is under way already, it is not stored.
+        # Whether its caller was interrupted: then it is not stored unless its commit is under way already.
         self.is_abandoned = False
         self.is_interruptible = threading.current_thread() is threading.main_thread()
 
@@ -421,17 +421,17 @@ class _SharedCommits:
 
     def __init__(self, commit: Callable[[Sequence[_Append]], _Commit]) -> None:
         self._commit = commit
-        # Held by whoever commits.
+        # Held while a commit is under way.
         self._turn = threading.Lock()
-        # Held where it is decided who commits by itself, and where the worker begins and ends.
+        # Held while deciding whether an append commits alone, and while the worker starts or ends.
         self._lock = threading.Lock()
         self._alone: _Append | None = None
         self._worker: threading.Thread | None = None
         self._waiting: queue.SimpleQueue[_WaitingAppend | None] = queue.SimpleQueue()
-        # How many shared the last commit, how long it was waited for.
+        # How many appends shared the last commit, and how long it took.
         self._shared, self._took_s = 1, 0.0
-        # Released when as many ask again, while they are waited for. Not an Event, in whose Python code an interrupt
-        # could leave a lock held.
+        # While the worker waits for as many appends: released when they are there. Not an Event, in whose Python code an
+        # interrupt could leave a lock held.
         self._as_many: threading.Lock | None = None
 
     def ask(self, append: _Append) -> _Answer:
@@ -447,7 +447,7 @@ class _SharedCommits:
                 with self._turn:
                     return _finish(self._commit([append]))[0]
         finally:
-            # No function call in here: an interrupt could come in between.
+            # No function call here: an interrupt could come before it takes effect.
             if self._alone is append:
                 self._alone = None
         try:
@@ -500,10 +500,10 @@ class _SharedCommits:
                     return
 
     def _commit_all(self, waiting: list[_WaitingAppend]) -> None:
-        """Commit as long as anybody waits.
+        """Commit as long as appends wait.
 
-        Where commits are quick the next is sent before the callers of the last go on, so that the server does not wait
-        for those; where they are slow all come together again first.
+        If commits are quick, the next one is sent before the callers of the last are woken, so that the server is never
+        idle; if they are slow, the callers are woken first, so that their next appends share the next commit.
         """
         answered: list[_WaitingAppend] = []
         while True:
@@ -522,7 +522,7 @@ class _SharedCommits:
         _wake(answered)
 
     def _gather(self, waiting: list[_WaitingAppend]) -> list[_WaitingAppend]:
-        """Those that wait and all that came meanwhile."""
+        """The appends that wait and those that were queued meanwhile."""
         if self._took_s > _SLOW_S and self._waiting.qsize() < self._shared:
             as_many = threading.Lock()
             as_many.acquire()
@@ -545,7 +545,7 @@ class _SharedCommits:
                 asker.answer = answer
         except Exception as error:
             if len(together) > 1 and not isinstance(error, LostConnection):
-                for asker in together:  # one of them is at fault, and it alone is told
+                for asker in together:  # one of them is at fault: commit each alone, so that only that one fails
                     yield from self._answer([asker])
             else:
                 for asker in together:
@@ -553,7 +553,7 @@ class _SharedCommits:
 
 
 def _one_a_thread(waiting: Iterable[_WaitingAppend]) -> tuple[list[_WaitingAppend], list[_WaitingAppend]]:
-    """The first append to each thread, and those that stand behind one of these."""
+    """The first append to each thread, and those that must wait for one of these."""
     first: dict[str, _WaitingAppend] = {}
     wanted = (asker for asker in waiting if not asker.is_abandoned)
     behind = [asker for asker in wanted if first.setdefault(asker.append.thread, asker) is not asker]
@@ -561,7 +561,7 @@ def _one_a_thread(waiting: Iterable[_WaitingAppend]) -> tuple[list[_WaitingAppen
 
 
 def _wake(answered: Iterable[_WaitingAppend]) -> None:
-    """There are answers: the first is woken, and each wakes the next, since more at once would only wait for each other."""
+    """Wake the callers: only the first here, and each wakes the next, since all at once would wait for each other."""
     others: list[_WaitingAppend] = []
     for asker in answered:
         if asker.is_interruptible:

@@ -1,6 +1,6 @@
-"""Reaching a PostgreSQL server: connections in common, transactions of one tenant, what was lost tried again, news, tables.
+"""Reaching a PostgreSQL server: shared connections, a tenant's transactions, retries, notices of changes, the tables.
 
-Each transaction names its role and its tenant itself, so no connection carries one tenant's rights into another's work.
+Each transaction sets its role and its tenant itself, so that no connection carries one tenant's rights to another.
 """
 
 from __future__ import annotations
@@ -31,45 +31,45 @@ from quire.log.connection import ReadOnly, sql
 Connection: TypeAlias = psycopg.Connection[Any]
 _Result = TypeVar("_Result")
 
-# Connections that one process opens at most, besides one to listen and one for turns.
+# The most connections that one process opens, besides one to listen and one for turns.
 CONNECTIONS: Final = 16
-# A server that went away is waited for, this long; a row that another transaction holds, that long.
+# How long to wait for a server that went away, for one that is starting, and for a row that another transaction locks.
 RECONNECT_S: Final = 30.0
 STARTING_S: Final = 10.0
 LOCK_S: Final = 60
 CHANNEL: Final = "quire"
-# News that got lost is found by looking, so often.
+# How often to look for changes whose notice got lost.
 LOOK_S: Final = 1.0
-# Between two notices of one process at least: under load one tells of many changes.
+# The least time between two notices of one process: under load one tells of many changes.
 NOTICES_S: Final = 0.05
 
-# Whoever works in the tables does so as this role.
+# The role under which all work in the tables is done.
 ROLE: Final = "quire_tenant"
 
 _logger = logging.getLogger("quire")
-# What it says of lost connections is for whoever asks for logs; here they are replaced.
+# Without a handler psycopg would print each lost connection to stderr, although it is replaced here.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 _AS = f"select set_config('role', '{ROLE}', true), set_config('quire.tenant', %s, true)"
 _SETTINGS = f"""
 select set_config('lock_timeout', '{LOCK_S}s', false),
     set_config('idle_in_transaction_session_timeout', '{LOCK_S}s', false),
-    -- What is acknowledged is on the disk, whatever the server is set to.
+    -- What is acknowledged is on the disk, whatever the server's setting.
     case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', false) end
 """
-# A notice need not be on the disk: what it tells of is.
+# A notice need not be on the disk: the change that it announces is.
 _NOTIFY = f"""
 select set_config('synchronous_commit', 'off', true), pg_notify('{CHANNEL}', notice)
 from unnest($1::text[]) as said (notice)
 """.encode()
 _NOT_PREPARED = b"26000"
-# Looked up once: the members of an enumeration are slow to find.
+# Looked up once, since access to members of an enumeration is slow.
 _HAS_ROWS: Final = pq.ExecStatus.TUPLES_OK
 _IS_IDLE: Final = pq.TransactionStatus.IDLE
-# Types by their numbers on the server.
+# The server's numbers of types.
 _BIGINT: Final = 20
 BYTEA: Final = 17
 TEXT: Final = 25
-# Error codes that go away when the server is back.
+# Errors that go away when the server is back.
 _PASSING = (
     errors.AdminShutdown,
     errors.CrashShutdown,
@@ -81,7 +81,7 @@ _PASSING = (
 
 
 class LostConnection(QuireError):
-    """The server went away: whether what was being written is there is not known."""
+    """The server went away; it is not known whether what was being written is stored."""
 
     retryable = True
     hint = "Try again when the server is there; whatever was acknowledged is kept."
@@ -93,8 +93,8 @@ def without_password(url: str) -> str:
         parts = conninfo_to_dict(url)
         host, port, name = (str(parts.get(part) or "") for part in ("host", "port", "dbname"))
         if "@" in host[1:] + name or not f"0{port}".replace(",", "").isdecimal():
-            raise psycopg.ProgrammingError  # a password with such a sign in it was taken for these
-    except psycopg.ProgrammingError:  # which would show the password
+            raise psycopg.ProgrammingError  # a password with a reserved character was split wrongly
+    except psycopg.ProgrammingError:  # its message would show the password
         raise CallError(
             "the address of the PostgreSQL server cannot be read",
             hint="Write postgresql://user:password@host:5432/name, a sign like @ or a space as %40, %20.",
@@ -104,7 +104,7 @@ def without_password(url: str) -> str:
 
 
 def translate(error: psycopg.Error, name: str) -> QuireError:
-    """An error of the server, for whoever must act."""
+    """An error of the server as one of ours with a hint."""
     text = (error.diag.message_primary or str(error)).strip().split("\n")[0]
     if is_lost(error):
         return LostConnection(f"{name}: the connection was lost: {text}")
@@ -123,17 +123,17 @@ def translate(error: psycopg.Error, name: str) -> QuireError:
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Whether the connection, not what was asked, is at fault."""
+    """Whether the connection failed and not the statement."""
     if isinstance(error, _PASSING):
         return True
-    # Said by the client's side, without a code of the server's.
+    # Raised by the client library: it has no error code of the server.
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and error.sqlstate is None
 
 
 class Database:
     """The connections of this process to one database, shared by the stores of all its tenants."""
 
-    # By process, too: the connections of one that forked are its own, and what one of its OS threads held stays held.
+    # Keyed by process too: a forked child may use neither the parent's connections nor its locks.
     _open: ClassVar[dict[tuple[int, str], Database]] = {}
     _opening: ClassVar[dict[int, threading.Lock]] = {}
 
@@ -151,7 +151,7 @@ class Database:
             open=True,
         )
         self.news = News(self)
-        # The connection of the last append: to take it from the pool would take longer than to send the next one.
+        # The connection of the last append: taking one from the pool would take longer than sending an append.
         self._spare: list[Connection] = []
         self._users = 0
         self._turns: Connection | None = None
@@ -169,7 +169,7 @@ class Database:
                     migrate(conn, self.name)
                 return
             except psycopg.Error as error:
-                # A server that says that it is starting will be there in a moment; an error of connecting has no code.
+                # A server that is starting will be there in a moment; connection errors have no code, so compare texts.
                 signs = ("is starting up", "is shutting down", "in recovery mode")
                 if not any(sign in str(error) for sign in signs) or time.monotonic() > until:
                     message = (error.diag.message_primary or str(error)).strip().split("\n")[-1]
@@ -189,7 +189,7 @@ class Database:
             return database
 
     def close(self) -> None:
-        """Close the connections when nobody uses them any more."""
+        """Close the connections when no store uses them any more."""
         with self._opening[self.process]:
             self._users -= 1
             if self._users:
@@ -204,14 +204,14 @@ class Database:
         self.pool.close()
 
     def check_process(self) -> None:
-        """A CallError in a child of the process that opened the connections."""
+        """Raise a CallError in a child of the process that opened the connections."""
         if self.process != os.getpid():
             hint = "Open it behind the fork, in each process."
             raise CallError(f"the store at {self.name} was opened before this process was forked", hint=hint)
 
     @contextmanager
     def turns(self) -> Iterator[Connection]:
-        """The one connection that holds this process's turn locks: they are released when it ends, however it ends."""
+        """The one connection that holds this process's turn locks: the server releases them when it ends."""
         self.check_process()
         with self._turns_lock:
             if self._turns is None or self._turns.closed:
@@ -222,7 +222,7 @@ class Database:
             yield self._turns
 
     def take_connection(self) -> Connection:
-        """A connection to append by, the caller's until it gives it back."""
+        """A connection for an append; the caller returns it with `give_back`."""
         try:
             return self._spare.pop()
         except IndexError:
@@ -235,9 +235,9 @@ class Database:
             self._spare.append(conn)
 
     def again(self, work: Callable[[Connection], _Result], keep: bool = False) -> _Result:
-        """Do work that may be done twice; a connection that the server ended is replaced.
+        """Do work that may be repeated; it is, on a new connection, if the server ended the connection.
 
-        With `keep` the connection is the caller's, to be given back with `pool.putconn`.
+        With `keep` the caller gets the connection and returns it with `pool.putconn`.
         """
         self.check_process()
         until = time.monotonic() + RECONNECT_S
@@ -249,7 +249,7 @@ class Database:
                 if not is_lost(error) or time.monotonic() + wait_s > until:
                     raise translate(error, self.name) from error
             time.sleep(wait_s)
-            # The first try again is at once: every connection from before a restart fails one time.
+            # The first retry is immediate: every connection from before a restart fails once.
             wait_s = min(1.0, max(0.02, 2 * wait_s))
 
     def _once(self, work: Callable[[Connection], _Result], keep: bool) -> _Result:
@@ -277,7 +277,7 @@ def _configure(conn: Connection) -> None:
 
 
 class Statement(NamedTuple):
-    """A statement that is prepared once a connection, and its values as they are sent."""
+    """A statement, prepared once for each connection, and its values in the form in which they are sent."""
 
     query: bytes
     values: Sequence[bytes]
@@ -289,16 +289,16 @@ class Statement(NamedTuple):
 
 
 def send(conn: Connection, statement: Statement) -> None:
-    """Send a prepared statement. A cursor would take three times as long, more than the server needs to write an entry."""
+    """Send a prepared statement without a cursor, which would take three times as long."""
     formats = [pq.Format.BINARY] * len(statement.values) if statement.binary else None
     conn.pgconn.send_query_prepared(statement.name, statement.values, formats)
 
 
 def receive(conn: Connection, statement: Statement) -> bytes:
-    """Wait for the first cell that a statement gives, as it is sent."""
+    """Wait for the first cell of a statement's result."""
     result = _result(conn)
     if result.status != _HAS_ROWS and result.error_field(pq.DiagnosticField.SQLSTATE) == _NOT_PREPARED:
-        # Not prepared yet, or discarded with all others by a rollback.
+        # Not prepared yet on this connection, or discarded by a rollback.
         conn.pgconn.prepare(statement.name, statement.query)
         send(conn, statement)
         result = _result(conn)
@@ -310,9 +310,9 @@ def receive(conn: Connection, statement: Statement) -> bytes:
 
 
 def _result(conn: Connection) -> pq.abc.PGresult:
-    """What came back for the one statement that was sent; psycopg's own waiting takes twice as long."""
+    """The result of the one statement that was sent; psycopg's own waiting takes twice as long."""
     sent = conn.pgconn
-    if sys.platform == "win32" or sent.flush():  # no poll there; more than the socket takes at once
+    if sys.platform == "win32" or sent.flush():  # Windows has no poll; flush() is 1 if the socket did not take all
         last: pq.abc.PGresult = conn.wait(generators.execute(sent))[-1]
         return last
     ready = select.poll()
@@ -328,13 +328,13 @@ def _result(conn: Connection) -> pq.abc.PGresult:
 
 
 def number_array(numbers: Sequence[int]) -> bytes:
-    """Numbers as a bigint[] is sent."""
+    """Numbers in the binary form of a bigint[]."""
     cells = [part for number in numbers for part in (8, number)]
     return struct.pack(">iiiii" + len(numbers) * "iq", 1, 0, _BIGINT, len(numbers), 1, *cells)
 
 
 def bytes_array(cells: Sequence[bytes], of: int) -> bytes:
-    """Cells as an array of TEXT or BYTEA is sent."""
+    """Cells in the binary form of an array of TEXT or BYTEA."""
     parts = [struct.pack(">iiiii", 1, 0, of, len(cells), 1)]
     for cell in cells:
         parts += len(cell).to_bytes(4), cell
@@ -342,13 +342,13 @@ def bytes_array(cells: Sequence[bytes], of: int) -> bytes:
 
 
 def _rows(cursor: psycopg.Cursor[Any]) -> list[Any]:
-    """The rows of a statement, none of one that gives none; its description would be made anew at each look."""
+    """The rows of a statement, [] if it gives none; `cursor.description` would be built again at each access."""
     result = cursor.pgresult
     return cursor.fetchall() if result is not None and result.nfields else []
 
 
 class TenantSession:
-    """One tenant's way to the database; calls inside a transaction of the same OS thread are part of it."""
+    """One tenant's access to the database; calls inside a transaction of the same OS thread are part of it."""
 
     def __init__(self, url: str, tenant: str) -> None:
         self.database = Database.shared(url)
@@ -364,7 +364,7 @@ class TenantSession:
         self.database.close()
 
     def rows(self, query: str, values: Sequence[Any] | dict[str, Any] = (), durable: bool = True) -> list[Any]:
-        """The rows of one statement, in a transaction of its own: one way there and back, and it may be repeated."""
+        """The rows of one statement, in its own transaction and one round trip; it may be repeated."""
         open_conn: Connection | None = getattr(self._local, "conn", None)
         if open_conn is not None:
             return _rows(open_conn.execute(query, values, binary=True))
@@ -378,14 +378,14 @@ class TenantSession:
         return self.database.again(ask)
 
     def enter(self, conn: Connection, durable: bool = True) -> None:
-        """From here to the end of its transaction a connection works for this tenant; a crash may lose what is not durable."""
+        """Make a connection work for this tenant until its transaction ends; a crash may lose it unless `durable`."""
         conn.execute(_AS, (self.tenant,))
         if not durable:
             conn.execute("set local synchronous_commit = off")
 
     @contextmanager
     def transaction(self, how: str = "", durable: bool = True) -> Iterator[Connection]:
-        """All or nothing; `how` is said to BEGIN. One inside another is a part of it."""
+        """All or nothing; `how` is added to BEGIN. A nested one is part of the outer one."""
         outer: Connection | None = getattr(self._local, "conn", None)
         if outer is not None:
             yield outer
@@ -413,19 +413,19 @@ class TenantSession:
 
 
 class News:
-    """Who waits for changes is woken: by this process's own appends, and by NOTIFY of all others'.
+    """Wakes those who wait for changes: after appends of this process, and after notices (NOTIFY) of others.
 
-    A notice names a tenant and its newest change. It is sent behind the commit, since notices inside a transaction
-    would let only one of all the server's transactions commit at a time; one that gets lost is made up for by looking.
+    A notice names a tenant and its newest change. It is sent after the commit, since PostgreSQL commits transactions with
+    notices one at a time; a lost one is made up for by looking every LOOK_S seconds.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._newest: dict[str, int] = {}
-        # Taken itself, not by its condition: an interrupt in the Python code of that would leave it held.
+        # Locked directly, not through the condition, in whose Python code an interrupt would leave it locked.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        # The speaker is woken when there is something to say for the first time in a while, not by every append.
+        # The speaker is woken by the first unsent change, not by every append.
         self._unsent: dict[str, int] = {}
         self._has_unsent: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._ended = threading.Event()
@@ -434,14 +434,14 @@ class News:
         self._closed = False
 
     def tell(self, tenant: str, change: int) -> None:
-        """A tenant's newest change is now this one."""
+        """Note a tenant's newest change and wake those who wait for it."""
         with self._lock:
             if change > self._newest.get(tenant, 0):
                 self._newest[tenant] = change
                 self._changed.notify_all()
 
     def announce(self, tenant: str, change: int) -> None:
-        """This process committed a change: its own waiters are woken, others are told by an OS thread of its own."""
+        """Tell of a change that this process committed; a background OS thread notifies other processes."""
         with self._lock:
             self.tell(tenant, change)
             if self._speaker is None and not self._closed:
@@ -452,15 +452,15 @@ class News:
             self._unsent[tenant] = change
 
     def _speak(self) -> None:
-        """Send what is to be told, the newest of each tenant; of many in a moment, one."""
+        """Send notices of each tenant's newest change, at most one for many changes in NOTICES_S seconds."""
         closed = False
         while not closed:
             self._has_unsent.get()
             with self._lock:
                 unsent, self._unsent, closed = self._unsent, {}, self._closed
-            if not unsent:  # woken by the end
+            if not unsent:  # woken by close()
                 continue
-            # The entries are stored: a reader who misses the notice finds them when it looks by itself.
+            # Errors are ignored: a reader who misses the notice finds the entries when it looks by itself.
             with suppress(psycopg.Error, PoolClosed), self._database.pool.connection(timeout=LOOK_S) as conn:
                 notices = [f"{tenant} {change}".encode() for tenant, change in unsent.items()]
                 statement = Statement(_NOTIFY, [bytes_array(notices, TEXT)], binary=True)
@@ -469,7 +469,7 @@ class News:
             self._ended.wait(NOTICES_S)
 
     def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
-        """Wait until a change behind `after` is told of; whether one was."""
+        """Wait for a change behind `after`; whether there was one."""
         with self._lock:
             if self._listener is None and not self._closed:
                 self._listener = threading.Thread(target=self._listen, name="quire-news", daemon=True)
@@ -506,20 +506,20 @@ class News:
 
 
 def holder_name() -> str:
-    """This process, as others are told of it."""
+    """This process's name, for other processes' error messages."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-# The tables, as numbered migrations. Whoever works here does so as the role `quire_tenant`, which the database itself
-# keeps from seeing or writing a row of any tenant but the one that the transaction names (row-level security).
+# The tables as numbered migrations. All work is done as the role `quire_tenant`, which PostgreSQL's row-level security keeps
+# from seeing or writing rows of any tenant but the one that the transaction names.
 
-# Held while the tables are brought up to date, so that replicas that start together do so one after the other: "QUIR".
+# The key ("QUIR") of the advisory lock that is held during migrations, so that replicas migrate one after the other.
 MIGRATING = 0x51554952
-# Tenants are spread over so many parts, each thread of theirs over so many parts of those.
+# Large tables are partitioned by tenant into this many parts, and each of these by thread.
 _TENANT_PARTS, _THREAD_PARTS = 4, 4
-# Vectors of these sizes are found by an index, others by comparing each.
+# Vectors of these sizes have an index; others are compared one by one.
 _INDEXED_DIMENSIONS = (256, 384, 512, 768, 1024, 1536)
-# Roles belong to the whole server: another database of it may have made this one, now or long ago.
+# Roles belong to the whole server: another database on it may have made this one already.
 _MAKE_ROLE = f"""
 do $$ begin
     create role {ROLE} nologin nosuperuser nobypassrls;
@@ -529,7 +529,7 @@ end $$
 
 
 def _parts() -> str:
-    """The parts of the large tables: by tenant, and of the entries also by thread."""
+    """The partitions of the large tables: by tenant, those of the entries also by thread."""
     statements = []
     for table in ("entries", "words", "vectors"):
         for tenant in range(_TENANT_PARTS):
@@ -544,7 +544,7 @@ def _parts() -> str:
 
 
 def _near() -> str:
-    """An index of nearness for each usual size of a vector."""
+    """An index of nearest vectors for each usual size."""
     return "\n".join(
         f"create index on quire.vectors using hnsw ((vector::public.halfvec({size})) public.halfvec_cosine_ops) "
         f"where dimensions = {size};"
@@ -552,8 +552,8 @@ def _near() -> str:
     )
 
 
-# A released migration never changes; the next one is appended. The first databases changed nothing but functions in their
-# second and third one, so what the second one brings comes again in the fourth.
+# A released migration never changes; the next one is appended. Early versions used the numbers 2 and 3 for changes of
+# functions only, so what is now the second migration is repeated as the fourth.
 MIGRATIONS: tuple[str, ...] = (
     "\n".join((sql("tables"), _parts(), _near(), sql("owners"))),
     sql("nameless"),
@@ -563,7 +563,7 @@ MIGRATIONS: tuple[str, ...] = (
 
 
 def migrate(conn: Connection, name: str, scripts: tuple[str, ...] = MIGRATIONS) -> None:
-    """Bring a database up to date, in one transaction; replicas that come meanwhile wait. Refuses a newer one."""
+    """Bring a database up to date in one transaction, while other replicas wait; a newer one is refused."""
     if _schema_version(conn, name, scripts) == len(scripts):
         return
     try:
@@ -585,7 +585,7 @@ def migrate(conn: Connection, name: str, scripts: tuple[str, ...] = MIGRATIONS) 
 
 
 def _schema_version(conn: Connection, name: str, scripts: tuple[str, ...]) -> int:
-    # Looked for as a row: a session remembers that a name was not there, also behind the lock.
+    # Look for a row in the catalog: a session caches that a table was missing, even after the lock was taken.
     table = "select from pg_catalog.pg_tables where schemaname = 'quire' and tablename = 'versions'"
     if conn.execute(table).fetchone() is None:
         return 0
@@ -597,7 +597,7 @@ def _schema_version(conn: Connection, name: str, scripts: tuple[str, ...]) -> in
 
 
 def _prepare(conn: Connection, name: str) -> None:
-    """What tables need around them: text that is UTF-8, vectors, a role, a place."""
+    """Prepare what the tables need: check for UTF-8, make the extension `vector`, the role and the schema."""
     encoding = conn.execute("show server_encoding").fetchone()
     if encoding and encoding[0] != "UTF8":
         raise CallError(f"{name} keeps text as {encoding[0]}", hint="Make a database with encoding UTF8.")

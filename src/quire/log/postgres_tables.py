@@ -1,7 +1,4 @@
-"""What lies beside the entries in a PostgreSQL database: their words and vectors, and the rows of records.
-
-Every version of a record is kept until the record is deleted.
-"""
+"""The words and vectors of entries, and the rows of records, in a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from quire.log.store import Change, EntryWords, RecordFilter, RecordRow, Stretch
 from quire.log.tables import HOLDERS, BranchIndex, RecordQueries, Tables, sound_body
 from quire.values import Entry, sha256_hex
 
-# An entry as `entries.Row` has it.
+# The columns of an `entries.Row`.
 ROW = "e.seq, convert_to('sha256:' || encode(e.id, 'hex'), 'UTF8'), convert_to(e.body, 'UTF8'), e.crc"
 _ROWS = f"""
 select {ROW} from quire.entries e where e.branch = %s and e.seq > %s and e.seq <= %s order by e.seq limit %s
@@ -31,8 +28,8 @@ select e.n, coalesce(({HOLDERS.format(tables="quire.", branch="e.branch", seq="e
 from quire.entries e where %s order by e.n limit %%(limit)s
 """
 _NEXT = "update quire.tenants set derived = derived + %s returning derived"
-# The tenant's row is held until the numbers can be seen. Here and below a row is looked up by a query of its own: a join
-# would be planned before anything is known of the tables, and then reads all that the tenant has.
+# The tenant's row stays locked until the numbers are visible. Here and below a row is looked up by a subquery of its own: a
+# join would be planned before the tables have statistics, and would then read all rows of the tenant.
 _ADD = """
 with counted as (update quire.tenants set derived = derived + %s returning derived)
 insert into quire.words
@@ -56,17 +53,17 @@ where e.branch = %s and e.seq > %s and e.seq <= %s order by e.seq, v.piece
 
 
 def digest(id: str) -> bytes:
-    """An entry's id as it is kept: 'sha256:0a…' -> b'\\n…'."""
+    """An entry's id as it is stored: 'sha256:0a…' -> b'\\n…'."""
     return bytes.fromhex(id[7:])
 
 
 def written_id(data: bytes) -> str:
-    """The other way; nothing for nothing."""
+    """The id of a stored one, '' for b'': b'\\n…' -> 'sha256:0a…'."""
     return f"sha256:{data.hex()}" if data else ""
 
 
 def nearest_query(dimensions: int) -> str:
-    """Written as the index of that size is, so that it is used."""
+    """The query for nearest vectors, written like the index of that size so that PostgreSQL uses it."""
     apart = f"vector::public.halfvec({dimensions}) operator(public.<=>) %s::public.halfvec({dimensions})"
     return f"""
         select entry, 1 - ({apart}) as cosine from quire.vectors where dimensions = {dimensions} and model = %s
@@ -102,14 +99,14 @@ class PostgresIndex(PostgresTables, BranchIndex):
         return self._session.transaction("isolation level repeatable read read only")
 
     def rows(self, stretch: Stretch, limit: int | None = None) -> list[Row]:
-        """The rows of a stretch, or the first so many of them."""
+        """The rows of a stretch, at most `limit` of them."""
         return self._session.rows(_ROWS, (stretch.branch, stretch.low, stretch.high, limit))
 
     def entries(self, stretch: Stretch) -> list[Entry]:
         rows = self.rows(stretch)
         try:
             return entries_of("", rows, stretch.low, len(rows))
-        except DamageError:  # asked for the thread's name only where it is told
+        except DamageError:  # only now look up the thread's name for the message
             return entries_of(self.holder(stretch.branch, stretch.high), rows, stretch.low, len(rows))
 
     def changes_where(self, where: str, values: dict[str, Any]) -> list[Change]:
@@ -172,7 +169,7 @@ class PostgresIndex(PostgresTables, BranchIndex):
     def nearest(self, model: str, dimensions: int, vector: bytes, most: int) -> list[str] | None:
         text = next(_vectors(vector, dimensions))
         with self._session.transaction("read only") as conn:
-            # The index gives the nearest of all tenants; it must go on until enough of them are this one's.
+            # The index finds the nearest of all tenants: iterate until enough of them are this tenant's.
             conn.execute("set local hnsw.iterative_scan = strict_order")
             rows = conn.execute(nearest_query(dimensions), (text, model, text, 2 * most)).fetchall()
         # A long entry may come several times.
@@ -191,7 +188,7 @@ class PostgresIndex(PostgresTables, BranchIndex):
 
     def save_state(self, key: str, parts: Mapping[str, bytes]) -> None:
         with self._session.transaction(durable=False) as conn:
-            _last(conn, 0)  # two that save the same would be in each other's way
+            _last(conn, 0)  # locks the tenant's row: two savers of the same parts would deadlock
             conn.execute("delete from quire.scopes where scope = %s", (key,))
             conn.cursor().executemany(
                 "insert into quire.scopes values (current_setting('quire.tenant'), %s, %s, %s)",
@@ -206,7 +203,7 @@ class PostgresIndex(PostgresTables, BranchIndex):
 
 
 def _last(conn: Connection, count: int) -> int:
-    """The last of so many new numbers; the tenant's row is held until they can be seen."""
+    """Reserve `count` new numbers and give the last; the tenant's row stays locked until they are visible."""
     row = conn.execute(_NEXT, (count,)).fetchone()
     assert row is not None
     return int(row[0])
@@ -219,15 +216,15 @@ def _vectors(data: bytes, dimensions: int) -> Iterator[str]:
 
 
 def _join_vectors(rows: Iterable[tuple[int, bytes, bytes]]) -> list[tuple[str, bytes]]:
-    """Rows of one number are the vectors of one entry, in a row."""
+    """The vectors of each entry, joined: rows with the same number belong to one entry."""
     together: dict[tuple[int, bytes], list[bytes]] = {}
     for number, entry, vector in rows:
         together.setdefault((number, entry), []).append(_pack(vector))
-    return [(written_id(entry), b"".join(some)) for (_, entry), some in together.items()]
+    return [(written_id(entry), b"".join(vectors)) for (_, entry), vectors in together.items()]
 
 
 def _pack(vector: bytes) -> bytes:
-    """A vector as the database sends it (how long it is, then half floats, the high byte first), packed."""
+    """A vector as the database sends it (a four-byte head, then big-endian half floats) in little-endian form."""
     halves = array("H", vector[4:])
     halves.byteswap()
     return halves.tobytes()
@@ -237,11 +234,11 @@ def _pack(vector: bytes) -> bytes:
 
 _PAGE = 500
 _BODY = "n, convert_to(body, 'UTF8'), sha256"
-# Numbers are given before the rows that have them are made: whoever comes at the same time need not wait for the disk.
+# Numbers are reserved before the rows are inserted, so that concurrent inserts need not wait for each other's commit.
 _NUMBERS = """
 update quire.record_numbers set record = record + %s, change = change + %s returning record, change
 """
-# As full-text search reads a text: words without endings, without those that say nothing.
+# The stems of a text without stop words, as PostgreSQL's full-text search makes them.
 _LEXEMES = "select lexeme from unnest(to_tsvector('english', %s))"
 _WRITE = """
 insert into quire.records values (current_setting('quire.tenant'), %s, %s, %s, %s, %s, %s, %s, %s)
@@ -293,7 +290,7 @@ class PostgresRecords(PostgresTables, RecordQueries):
         query = (
             f"select {key}, {_BODY} from quire.records where {where} and {key} {side} ? order by {key} {order} limit ?"
         )
-        # Page by page, so that whoever takes a few does not read all.
+        # Page by page, so that a caller who takes a few does not read all.
         at, page = (2**62 if newest_first else 0), 20
         while True:
             rows = self._rows(query, [*values, at, page])
@@ -336,7 +333,7 @@ class PostgresRecords(PostgresTables, RecordQueries):
             on conflict (tenant, n, model) do update set version = excluded.version, vector = excluded.vector
         """
         with self._session.transaction(durable=False) as conn:
-            ordered = sorted(vectors)  # two at once take the rows in one order
+            ordered = sorted(vectors)  # concurrent writers lock rows in the same order
             conn.cursor().executemany(query, [(model, vector, n, version) for n, version, vector in ordered])
 
     def verify(self) -> int:
@@ -345,7 +342,7 @@ class PostgresRecords(PostgresTables, RecordQueries):
 
 
 def _write(conn: Connection, row: RecordRow, change: int) -> None:
-    """Keep a version, make it the current one, and let it be found by its text."""
+    """Insert a version: into the changes, as the current version, and into the word index."""
     sha256, text = sha256_hex(row.body), row.text.replace("\0", " ")
     insert = "insert into quire.record_changes values (current_setting('quire.tenant'), %s, %s, %s, %s)"
     tenant = "select current_setting('quire.tenant')"

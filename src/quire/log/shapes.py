@@ -1,6 +1,6 @@
-"""Shapes of JSON values: one table of them both checks an entry and prints its JSON schema.
+"""Shapes of JSON values: the same shape checks a value and prints its JSON schema.
 
-A shape knows what it accepts and how to say so; where the value stands in a line is found at the end of this file.
+The end of the module finds the line and column of a value that does not fit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_DEPTH = 256
 
 
 class Fault(Exception):
-    """What is wrong and at which path; `key` when the key itself is the fault, not its value."""
+    """What is wrong at which path; `key` if the key itself is at fault and not its value."""
 
     def __init__(self, path: Path, problem: str, *, key: bool = False, hint: str = "") -> None:
         super().__init__(problem)
@@ -32,16 +32,16 @@ class Fault(Exception):
 
 
 class Contradiction(Fault):
-    """A value that its shape allows, and another value beside it does not: no schema can say so."""
+    """A value that fits its shape but contradicts another value, which no schema can express."""
 
 
 class Scalar(msgspec.Struct, frozen=True):
-    """A value that one predicate decides: `says` completes 'must be …'."""
+    """A value that one predicate decides; `says` completes 'must be …'."""
 
     says: str
     schema: JsonObject
     fits: Callable[[Json], bool]
-    # Types whose every value fits, so that a long list can be decided without asking of each member.
+    # Types whose every value fits, so that a long list need not be checked member by member.
     surely: frozenset[type] = frozenset()
 
 
@@ -52,7 +52,7 @@ class ListShape(msgspec.Struct, frozen=True):
 
 
 class Fields(msgspec.Struct, frozen=True):
-    """An object with these fields and no others; `also` looks at the object as a whole."""
+    """An object with these fields and no others; `also` checks the object as a whole."""
 
     required: Mapping[str, Shape]
     optional: Mapping[str, Shape] = {}
@@ -99,7 +99,7 @@ NULL = Scalar("null", {"type": "null"}, lambda v: v is None)
 
 
 def short(value: Json, limit: int = 60) -> str:
-    """A value for an error message: its JSON, cut when long, never a lone surrogate."""
+    """A value for an error message: cut if long, without lone surrogates."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list | tuple):
@@ -111,7 +111,7 @@ def short(value: Json, limit: int = 60) -> str:
 
 
 def fit(shape: Shape, value: Json, path: Path = ()) -> None:
-    """Raise the first Fault of a value against its shape, in the order the value was written."""
+    """Raise a Fault for the first place, in the value's order, that does not fit the shape."""
     if isinstance(shape, Scalar):
         if not shape.fits(value):
             raise Fault(path, f"must be {shape.says}, not {short(value)}")
@@ -171,7 +171,7 @@ _STRINGS = frozenset({str})
 
 
 def _is_plain(value: Json) -> bool:
-    """Whether a value needs no closer look; most do not, and their paths need not be made."""
+    """A quick check for most values, so that their paths need not be built."""
     kind = type(value)
     return value.isascii() if kind is str else kind is int or kind is bool or value is None
 
@@ -205,7 +205,7 @@ def _check_text(text: str, path: Path, *, key: bool = False) -> None:
 
 
 def json_schema(shape: Shape) -> JsonObject:
-    """The JSON schema of a shape; what `also` looks at cannot be said there."""
+    """The JSON schema of a shape, without what `also` checks."""
     if isinstance(shape, Scalar):
         return dict(shape.schema)
     if isinstance(shape, ListShape):
@@ -219,11 +219,11 @@ def json_schema(shape: Shape) -> JsonObject:
     }
 
 
-# JSON from outside, checked against a shape once, here; a fault names the field and the one probably meant.
+# JSON from outside is checked against a shape here; a fault names the field and the one that was probably meant.
 
 
 def check_shape(shape: Fields, data: Json) -> JsonObject:
-    """The object itself, unless it does not fit the shape or holds what is not JSON."""
+    """The object itself; a FormatError if it does not fit the shape or is not JSON."""
     try:
         fit(shape, data)
         check_json(data)
@@ -234,14 +234,14 @@ def check_shape(shape: Fields, data: Json) -> JsonObject:
 
 
 def shape_error(problem: Fault, shape: Shape) -> FormatError:
-    """A fault as an error: where it is, what is wrong, and what to do."""
+    """A fault as an error that says where it is, what is wrong, and what to do."""
     place = path_name(problem.path)
     hint = hint_for(problem, shape) or "Correct the field, or leave it out where it is optional."
     return FormatError(f"{place}: {problem.problem}" if place else problem.problem, hint=hint)
 
 
 def hint_for(problem: Fault, shape: Shape) -> str:
-    """A fault's own hint; for an unknown field also the known one that it resembles."""
+    """A fault's own hint; for an unknown field also the most similar known one."""
     if problem.key and problem.problem == "unknown field":
         near = nearest(str(problem.path[-1]), _field_names(shape, problem.path[:-1]))
         return f"Did you mean {near!r}? {problem.hint}" if near else problem.hint
@@ -265,9 +265,8 @@ def path_name(path: Path) -> str:
     return out.removeprefix(".")
 
 
-# Where each key and value stands in a line of JSON; needed only to point at a fault.
-#
-# The standard reader is quick but knows no places; this one reads a line again, strictly, and keeps them.
+# The column of each key and value in a line of JSON, to point at a fault. The standard reader is quick but does not give
+# them, so a line with a fault is read again here.
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 
@@ -285,7 +284,7 @@ def finite(number: str) -> float:
 def _integer(number: str) -> int:
     try:
         return int(number)
-    except ValueError as error:  # Python refuses integers of more than some thousand digits
+    except ValueError as error:  # Python refuses integers of more than a few thousand digits
         raise Fault((), f"an integer of {len(number)} digits is too long", hint="Use a string instead.") from error
 
 
@@ -305,7 +304,7 @@ class Positions:
             raise self._error("more text behind the JSON value", end)
 
     def column(self, path: Path, *, key: bool = False) -> int:
-        """The column of a path's value, or of its key; of the nearest object around it when it is absent."""
+        """The column of a path's value, or of its key; if absent, that of the nearest object around it."""
         column = self.keys.get(path) if key else self.values.get(path)
         return column if column is not None else self.column(path[:-1])
 
@@ -317,7 +316,7 @@ class Positions:
         return match.end() if match else at
 
     def _value(self, at: int, path: Path) -> int:
-        """Read one value, note its place, and return where it ends."""
+        """Read one value, note its column, and return where it ends."""
         self.values[path] = at + 1
         start = self.text[at : at + 1]
         if start in ("{", "["):
@@ -330,7 +329,7 @@ class Positions:
         return self._leaf(at)[1]
 
     def _leaf(self, at: int) -> tuple[Json, int]:
-        """A string, a number or a word, and where it ends."""
+        """A string, a number, true, false or null, and where it ends."""
         try:
             return _scan(self.text, at)
         except StopIteration as error:

@@ -1,7 +1,6 @@
 """The log in one SQLite file: durable appends, shared history, several processes at once.
 
-Words of entries are made by the first search that needs them, or by an indexer, vectors by an indexer; both are deleted
-with their entry.
+The words and vectors of an entry are deleted with it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from quire.log.tables import BODY, BranchIndex, BranchStore, RecordQueries, Tabl
 from quire.log.verify import ROWS, holder_of, pieces_of
 from quire.values import Entry, chain, sha256_hex
 
-# The file: a connection for each OS thread, transactions, errors in Quire's words.
+# The file: a connection for each OS thread, transactions, SQLite's errors as Quire's.
 
 
 class _ThreadConnection:
@@ -51,18 +50,18 @@ class _ThreadConnection:
 
     conn: sqlite3.Connection | None = None
     close: weakref.finalize[[sqlite3.Connection, threading.RLock], _ThreadConnection]
-    # How many uses of it are under way, one inside another.
+    # How many nested uses of it are under way.
     uses = 0
 
     def __init__(self) -> None:
-        # Held while it is used: SQLite ends the process where a connection is closed under somebody's hands.
+        # Held while the connection is used: closing one that is in use crashes the process.
         self.in_use = threading.RLock()
 
 
 def _close(conn: sqlite3.Connection, in_use: threading.RLock) -> None:
-    held = FORK_LOCK.acquire(timeout=SILENT_S)  # whoever forks may be waiting for this OS thread
+    held = FORK_LOCK.acquire(timeout=SILENT_S)  # with a timeout: a forking OS thread may be waiting for this one
     try:
-        if in_use.acquire(timeout=SILENT_S):  # not under a daemon's hands, at the end of the process
+        if in_use.acquire(timeout=SILENT_S):  # a daemon may still use it when the process ends
             conn.close()
             in_use.release()
     finally:
@@ -71,14 +70,14 @@ def _close(conn: sqlite3.Connection, in_use: threading.RLock) -> None:
 
 
 class SqliteFile(Forking):
-    """The file at `path`, brought up to date when it is opened; ":memory:" is a database of this object alone."""
+    """The file at `path`, migrated when it is opened; ":memory:" is a database of this object alone."""
 
     def __init__(self, path: str | Path) -> None:
-        # A database in memory has one connection, which OS threads take in turns.
+        # A database in memory has one connection, which OS threads use in turns.
         self.in_memory = str(path) == ":memory:"
-        # Whole: an OS thread that comes when the process has changed its folder opens the same file.
+        # Absolute, so that every OS thread opens the same file even after the process changed its working folder.
         self._given_path = os.path.abspath(path)
-        # Where the file itself lies, and its write-ahead log beside it.
+        # Without symbolic links: the write-ahead log lies beside the real file.
         self.path = path if self.in_memory else os.path.realpath(path)
         self._file_identity: tuple[int, int] | None = None
         self._only = _ThreadConnection() if self.in_memory else None
@@ -95,7 +94,7 @@ class SqliteFile(Forking):
             self._opened.add(self._only)
 
     def _before_fork(self) -> None:
-        """Close what other OS threads have open once they are done with it, and hold it; what is used here stays open."""
+        """Close and hold the connections of other OS threads once they are idle; one that is used here stays open."""
         mine = getattr(self._local, "opened", None)
         wait_s = BUSY_TIMEOUT_S if mine is None or not mine.uses else 0
         for opened in self._opened:
@@ -118,8 +117,8 @@ class SqliteFile(Forking):
         return opened
 
     def _open(self, opened: _ThreadConnection) -> sqlite3.Connection:
-        """The connection, opened where there is none."""
-        if opened.uses == 1 and self._file_identity not in (None, file_at(self._given_path)):  # nobody would find it
+        """The connection, opened if it is not; an error if the file was replaced, since a write to it would be lost."""
+        if opened.uses == 1 and self._file_identity not in (None, file_at(self._given_path)):
             hint = f"Put it back beside {self.path}-wal, which may hold what was written last, or open it anew."
             raise QuireError(f"{self._given_path} was moved, deleted or replaced while it was open", hint=hint)
         if opened.conn is None:
@@ -129,14 +128,14 @@ class SqliteFile(Forking):
             except BaseException:
                 conn.close()
                 raise
-            # Not __del__: the collector may come upon the connection first, and it warns of being left open.
+            # Not __del__: the garbage collector may reach the connection first, which then warns that it was left open.
             opened.conn, opened.close = conn, weakref.finalize(opened, _close, conn, opened.in_use)
             self._file_identity = None if self.in_memory else file_at(self._given_path)
         return opened.conn
 
     @contextmanager
     def guard(self) -> Iterator[sqlite3.Connection]:
-        """The connection; whatever goes wrong with it is one of our errors, and damage names the first bad entry."""
+        """The connection; SQLite's errors become Quire's, and for damage the error names the first bad entry."""
         try:
             opened = self._opened_here()
             with opened.in_use:
@@ -152,20 +151,20 @@ class SqliteFile(Forking):
 
     @contextmanager
     def transaction(self, how: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """The connection within a transaction: all that is done with it, or nothing."""
+        """The connection within a transaction."""
         with self.guard() as conn, transaction(conn, how):
             yield conn
 
     def wipe(self) -> None:
-        """Take what was deleted out of the write-ahead log too; a busy reader may put this off."""
+        """Remove deleted data from the write-ahead log too; a busy reader may delay this."""
         until = time.monotonic() + BUSY_TIMEOUT_S
         with self.guard() as conn:
-            # While it waits for readers nobody can write, so it waits a little at a time.
+            # Nobody can write while a checkpoint waits for readers, so each try is short.
             while conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] and time.monotonic() < until:
                 time.sleep(SILENT_S)
 
     def close(self) -> None:
-        """Close each connection once its OS thread is done with it; one that stays in use closes with that thread."""
+        """Close each connection once it is idle; one that stays in use closes with its OS thread."""
         with FORK_LOCK:
             all_opened = list(self._opened)
         for opened in all_opened:
@@ -178,7 +177,7 @@ class SqliteFile(Forking):
                     opened.in_use.release()
 
 
-# What a JSON list names.
+# The values of a JSON list that is passed as one parameter.
 _LISTED = "(SELECT value FROM json_each(?))"
 
 
@@ -200,7 +199,7 @@ class SqliteTables(Tables):
 
 
 def last_number(conn: sqlite3.Connection) -> int:
-    """The number of the newest entry that there ever was; numbers are not given twice."""
+    """The number of the newest entry there ever was, deleted or not; numbers are never reused."""
     query = "SELECT max(last, coalesce((SELECT max(n) FROM entries), 0)) FROM numbers"
     return int(conn.execute(query).fetchone()[0])
 
@@ -208,7 +207,7 @@ def last_number(conn: sqlite3.Connection) -> int:
 def changes_of(conn: sqlite3.Connection, rows: Iterable[tuple[int, int, int, bytes, bytes, int]]) -> list[Change]:
     """Changes from the number, branch and row of each entry, each with the oldest thread that holds it."""
     changes = []
-    # A branch that has a name is older than all its forks; only entries of one without are looked up one by one.
+    # A named branch is older than all its forks; only entries of an unnamed one need a query each.
     named = dict(conn.execute("SELECT branch, name FROM threads"))
     for n, branch, seq, id, body, crc in rows:
         thread = named.get(branch) or holder_of(conn, branch, seq)
@@ -217,7 +216,7 @@ def changes_of(conn: sqlite3.Connection, rows: Iterable[tuple[int, int, int, byt
 
 
 def rows_of(conn: sqlite3.Connection, thread: str, after: int, count: int) -> list[Row]:
-    """The rows of a thread behind seq `after`, piece by piece, so that a page costs only its own rows."""
+    """The first `count` rows of a thread behind seq `after`, read stretch by stretch, so that a page costs only its rows."""
     rows: list[Row] = []
     for piece in pieces_of(conn, thread):
         if piece.high > after and len(rows) < count:
@@ -228,7 +227,7 @@ def rows_of(conn: sqlite3.Connection, thread: str, after: int, count: int) -> li
 
 # The words and vectors of entries.
 
-# An entry may have been deleted meanwhile: what is made of it does not outlive it.
+# Nothing derived is stored for an entry that was deleted meanwhile.
 _STORED = "WHERE EXISTS (SELECT 1 FROM entries WHERE id = ?)"
 _INSERT = f"INSERT OR REPLACE INTO recall_entries SELECT NULL{', ?' * 13} {_STORED}"
 _WORDS = """
@@ -362,7 +361,7 @@ class SqliteRecords(SqliteTables, RecordQueries):
                 yield sound_body(row)
 
     def _by_change(self, conn: sqlite3.Connection, criteria: RecordFilter) -> Iterator[str]:
-        """The last changed first: one cursor a schema, so that each can use the index."""
+        """The last changed first: one cursor for each schema, so that each can use the index."""
         schemas: Iterable[tuple[str, ...]] = [(schema,) for schema in criteria.schemas] or [()]
         cursors = []
         for names in schemas:
@@ -408,12 +407,12 @@ class SqliteRecords(SqliteTables, RecordQueries):
         for table in ("record_vectors", "record_tags", "record_changes", "records"):
             self._write(f"DELETE FROM {table} WHERE n IN {_LISTED}", listed)
         if numbers:
-            # The index of words marks what is deleted; only merging its parts takes the words out of the file.
+            # FTS5 only marks deleted words; `optimize` merges its parts and so removes them from the file.
             self._write("INSERT INTO record_words (record_words) VALUES ('optimize')")
 
 
 def _write(conn: sqlite3.Connection, row: RecordRow) -> None:
-    """Note the change, make it the current version, and let it be found by its text."""
+    """Insert a version: into the changes, as the current version, and into the word index."""
     sha256 = sha256_hex(row.body)
     query = "INSERT INTO record_changes (n, version, body, sha256) VALUES (?, ?, ?, ?)"
     change = conn.execute(query, (row.n, row.version, row.body, sha256)).lastrowid
@@ -429,7 +428,7 @@ def _write(conn: sqlite3.Connection, row: RecordRow) -> None:
 
 # Threads of entries.
 
-# Other processes' changes are found by looking, so often.
+# How often to look for changes of other processes.
 LOOK_S = 0.05
 
 
@@ -445,13 +444,13 @@ class SqliteStore(SqliteTables, BranchStore):
         super().__init__()
         self.path = path
         self._file = SqliteFile(path)
-        # By what turns are held.
+        # Turns are locked by this and the thread's name.
         self.place = f"memory-{id(self)}" if self._file.in_memory else os.path.realpath(path)
         self._holds_files = LOCKS_FILES and not self._file.in_memory
         self.index, self.records = SqliteIndex(self._file), SqliteRecords(self._file)
 
     def connection(self) -> sqlite3.Connection:
-        """This OS thread's connection, to look into the file; nothing in Quire asks for it."""
+        """This OS thread's connection, for users who want to look into the file; Quire itself does not call this."""
         with self._file.guard() as conn:
             return conn
 
@@ -473,13 +472,13 @@ class SqliteStore(SqliteTables, BranchStore):
             for n, entry in enumerate(chained, last_number(conn) + 1):
                 body = encode_row(entry.body)
                 rows.append((n, branch, entry.seq, entry.id, body, zlib.crc32(body.encode())))
-            # A trigger refuses any other place than the end of the branch.
+            # A trigger refuses any place but the end of the branch.
             conn.executemany("INSERT INTO entries (n, branch, seq, id, body, crc) VALUES (?, ?, ?, ?, ?, ?)", rows)
         return chained
 
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
         check_page(after, limit)
-        # A thread that has nothing new, which is what most readers find, costs one statement.
+        # Most reads find nothing new; they cost one statement.
         if limit is None and self._tip(thread).seq == after:
             return []
         with self._file.transaction("DEFERRED") as conn:
@@ -493,7 +492,7 @@ class SqliteStore(SqliteTables, BranchStore):
         self._file.wipe()
 
     def _cut(self, branch: int, keep: int) -> list[bytes]:
-        # A trigger refuses every deletion that was not announced.
+        # A trigger refuses every deletion that is not announced in the table `deleting`.
         self._write("UPDATE numbers SET last = ?", (self.last_change(),))
         self._write("INSERT INTO deleting VALUES (?, ?)", (branch, keep))
         ids = super()._cut(branch, keep)
@@ -537,5 +536,5 @@ class SqliteStore(SqliteTables, BranchStore):
         return is_held(self.place, thread, self._holds_files)
 
 
-if TYPE_CHECKING:  # the type checker holds that this is a Store
+if TYPE_CHECKING:  # lets the type checker verify that this is a Store
     _: Store = SqliteStore("")

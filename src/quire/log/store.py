@@ -1,4 +1,4 @@
-"""What a log store can do, whatever it is made of; the only state there is.
+"""What every log store can do.
 
 Three protocols: `Store` holds the threads, `Index` the words and vectors derived from their entries, `RecordTable` the
 rows of records. `quire.log.sqlite` is all of them in one file or in memory, `quire.log.postgres` on a server.
@@ -7,7 +7,7 @@ rows of records. `quire.log.sqlite` is all of them in one file or in memory, `qu
 from __future__ import annotations
 
 import json
-import logging  # noqa: F401  # a fork asks for its lock behind ours, in the opposite order: who is waited for may log
+import logging  # noqa: F401  # loaded first, so that a fork takes its lock after FORK_LOCK: code we wait for may log
 import os
 import re
 import threading
@@ -39,7 +39,7 @@ class ThreadInfo(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """What verify() re-derived: every one of these entries and records hashes to what was noted of it."""
+    """How much verify() re-derived: each of these entries and records has the hash that was stored with it."""
 
     threads: int
     entries: int
@@ -55,7 +55,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """The entries low < seq <= high of one branch; a thread is a row of stretches, oldest first."""
+    """The entries low < seq <= high of one branch; a thread is a sequence of stretches, oldest first."""
 
     branch: int
     low: int
@@ -63,7 +63,7 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 class EntryWords(msgspec.Struct, frozen=True):
-    """What of an entry is searched; `rules` numbers the rules by which the words were found."""
+    """The words by which an entry is found; `rules` is the version of the rules that made them."""
 
     entry: str
     kind: str
@@ -81,46 +81,46 @@ class EntryWords(msgspec.Struct, frozen=True):
 
 
 class Index(Protocol):
-    """Words and vectors beside a store's entries. All of it is derived: cleared, it is made again from the log."""
+    """Words and vectors of a store's entries. All of it is derived: cleared, it is made again from the log."""
 
-    # Whether a thread indexes the words of the entries that it appends; else a search, or a server, does.
+    # Whether a Thread indexes the words of the entries that it appends; if not, the first search does.
     kept_by_writers: ClassVar[bool]
 
     def snapshot(self) -> AbstractContextManager[object]:
-        """One view of the store for everything that is read inside."""
+        """One consistent view of the store for everything that is read in the block."""
 
     def stretches(self, thread: str | None) -> list[Stretch]:
-        """Where a thread's entries are, or those of all threads, each once however many forks share it."""
+        """Where a thread's entries are; for None those of all threads, each stretch once although forks share it."""
 
     def entries(self, stretch: Stretch) -> list[Entry]:
         """The entries of a stretch."""
 
     def holder(self, branch: int, seq: int) -> str:
-        """The oldest thread that holds an entry; empty when none does any more."""
+        """The oldest thread that holds an entry; empty if none does any more."""
 
     def changed(self, after: int, limit: int) -> list[tuple[int, str]]:
-        """The first changes behind number `after`, without their entries: number and thread."""
+        """The first changes behind number `after`, without their entries: (number, thread)."""
 
     def add(self, words: Iterable[EntryWords]) -> None:
-        """Keep the words of entries, in place of those that were there; of entries that are gone meanwhile, none."""
+        """Store the words of entries, replacing earlier ones; entries deleted meanwhile are skipped."""
 
     def words(self, stretch: Stretch) -> list[tuple[int, str, EntryWords | None]]:
-        """The seq, id and words of each entry of a stretch; None where there are no words."""
+        """The seq, id and words of each entry of a stretch; None for an entry without words."""
 
     def without_words(self, after: int, rules: int, limit: int) -> list[Change]:
         """The first entries behind number `after` that have no words by these rules."""
 
     def add_vectors(self, model: str, dimensions: int, vectors: Mapping[str, bytes]) -> None:
-        """Keep the vectors of entries, those of one in a row, by its id; of entries that are gone meanwhile, none."""
+        """Store the vectors of entries by id, those of one entry joined; entries deleted meanwhile are skipped."""
 
     def vectors(self, model: str, after: int = 0, of: Stretch | None = None) -> list[tuple[str, bytes]]:
-        """The entries' ids and vectors with a number above `after`, oldest first, or those of a stretch."""
+        """The ids and vectors with a number above `after`, oldest first, or those of a stretch."""
 
     def vectors_of(self, model: str, entries: Sequence[str]) -> list[tuple[str, bytes]]:
-        """The vectors of these entries, as far as there are any."""
+        """The vectors of those of these entries that have any."""
 
     def nearest(self, model: str, dimensions: int, vector: bytes, most: int) -> list[str] | None:
-        """The entries whose vectors come nearest to one; None where a store has no index of that, and all are compared."""
+        """The entries whose vectors are nearest to this one; None if the store has no such index: then compare all."""
 
     def newest_vector(self) -> int:
         """The number of the newest vector; later ones have higher numbers."""
@@ -129,17 +129,17 @@ class Index(Protocol):
         """The numbers and ids of the first entries with words, behind number `after`, that have no vector."""
 
     def state(self, key: str, parts: Sequence[str]) -> dict[str, bytes]:
-        """Those of these parts that were kept under a key."""
+        """Those of these parts that are stored under a key."""
 
     def save_state(self, key: str, parts: Mapping[str, bytes]) -> None:
-        """Keep what a search holds ready, in place of what was kept; a deletion throws it away."""
+        """Store what a search wants to find again, replacing what was there; deleting a thread removes it."""
 
     def clear(self) -> None:
-        """Throw all words and vectors away."""
+        """Delete all words and vectors."""
 
 
 class RecordRow(msgspec.Struct, frozen=True):
-    """One version of a record as a table keeps it: its JSON, what it is chosen by, and the text it is found by."""
+    """One version of a record as a table holds it: its JSON, the fields it is selected by, the text it is searched by."""
 
     n: int
     version: int
@@ -151,7 +151,7 @@ class RecordRow(msgspec.Struct, frozen=True):
 
 
 class RecordFilter(msgspec.Struct, frozen=True):
-    """Of these schemas (any when empty), with all of these tags, not expired at `now`, with no tag that begins so."""
+    """Records of these schemas (any if empty), with all these tags, unexpired at `now`, no tag beginning with `no_tag`."""
 
     schemas: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
@@ -160,10 +160,10 @@ class RecordFilter(msgspec.Struct, frozen=True):
 
 
 class RecordTable(Protocol):
-    """The rows of records in a store; each call is one transaction. A row that was changed is a DamageError."""
+    """The rows of records in a store; each call is one transaction. A row changed on the disk raises a DamageError."""
 
     def insert(self, rows: Sequence[Callable[[int], RecordRow]]) -> list[str]:
-        """Keep new records, all or none: each is made for the number it gets. Returns their bodies."""
+        """Insert new records, all or none: each function makes its row from the number it gets. Returns their bodies."""
 
     def update(self, row: RecordRow, seen: int) -> bool:
         """Make this the newest version, if version `seen` still is; whether it was."""
@@ -181,7 +181,7 @@ class RecordTable(Protocol):
         """The bodies of all versions, oldest first."""
 
     def select(self, wanted: RecordFilter, newest_first: bool = False) -> Iterator[str]:
-        """Bodies in the order of creation, or the last changed first; read only as far as they are taken."""
+        """Bodies in the order of creation, or the last changed first; read lazily."""
 
     def beside(self, n: int, step: int, wanted: RecordFilter) -> str | None:
         """The body of the next (step 1) or previous (-1) record."""
@@ -192,13 +192,13 @@ class RecordTable(Protocol):
         """The bodies of records that share a word with these, the best first."""
 
     def frequencies(self, words: Sequence[str]) -> dict[str, int]:
-        """In how many records each word stands."""
+        """In how many records each word occurs."""
 
     def texts(self, numbers: Sequence[int]) -> list[str]:
-        """What each record is found by."""
+        """The text by which each record is searched."""
 
     def add_vectors(self, model: str, vectors: Sequence[tuple[int, int, bytes]]) -> None:
-        """Keep the vectors of records by number and version; of a record that changed meanwhile, none."""
+        """Store the vectors of records by number and version; records changed meanwhile are skipped."""
 
     def vectors(self, model: str, low: int, high: int) -> list[tuple[int, int, bytes]]:
         """The number, version and vector of records from number `low` to `high`."""
@@ -209,7 +209,7 @@ class RecordTable(Protocol):
 class Store(Protocol):
     """Threads of entries: appended to, read, forked, verified; never changed. OS threads may share one."""
 
-    # Where it is: turns are held by this and the thread's name.
+    # Identifies the store: turns are locked by this and the thread's name.
     place: str
 
     @property
@@ -218,16 +218,16 @@ class Store(Protocol):
 
     @property
     def records(self) -> RecordTable:
-        """The rows of the records that lie beside the threads."""
+        """The rows of the records."""
 
     def create(self, thread: str) -> None:
         """Make an empty thread; a CallError when the name is taken."""
 
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
-        """Append all or nothing, durably; a new thread is made when there is none of that name."""
+        """Append all or nothing, durably; the thread is made if there is none of that name."""
 
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]:
-        """The entries with seq > after, in order; a damaged one is an error that names it."""
+        """The entries with seq > after, in order; a damaged one raises a DamageError that names it."""
 
     def info(self, thread: str) -> ThreadInfo:
         """Where a thread stands now."""
@@ -236,56 +236,56 @@ class Store(Protocol):
         """All threads, oldest first."""
 
     def fork(self, thread: str, at_seq: int, name: str | None = None) -> str:
-        """A new thread that shares everything up to at_seq without a copy; its name, thread@at_seq if none is given."""
+        """Make a thread that shares everything up to at_seq without copying it; returns its name (thread@at_seq)."""
 
     def delete(self, thread: str) -> None:
-        """Remove a thread; what a fork still uses stays. The only way anything disappears."""
+        """Delete a thread, except what a fork still uses. Nothing else ever removes entries."""
 
     def verify(self, thread: str | None = None) -> Verification:
-        """Re-derive every hash; a DamageError names the first bad entry or record."""
+        """Re-derive every hash; a DamageError names the first entry or record that does not match."""
 
     def find(self, entry_id: str) -> tuple[str, Entry] | None:
         """An entry by its id or a unique beginning of it, with the oldest thread that has it."""
 
     def changes(self, after: int = 0, limit: int | None = None) -> list[Change]:
-        """What was appended behind change `after`, to whichever thread, in order; what was deleted is not told."""
+        """What was appended to any thread behind change `after`, in order; deletions are not in it."""
 
     def last_change(self) -> int:
         """The number of the newest change there ever was, 0 when there was none."""
 
     def wait_for_change(self, after: int, timeout_s: float) -> bool:
-        """Wait until there is a change behind number `after`, whoever makes it; whether there is one."""
+        """Wait for a change behind number `after`, by any process; whether there is one."""
 
     def window(self, thread: str) -> Json:
-        """The item window saved with a thread, None when there is none."""
+        """The item window saved with a thread; None if there is none."""
 
     def save_window(self, thread: str, window: Json, expected: str | None = None) -> None:
-        """Keep a thread's item window; the thread is made when there is none.
+        """Save a thread's item window; the thread is made if there is none.
 
-        `expected`: the `saved_digest` of the window that this one takes the place of; a ConflictError where it is another.
+        `expected` is the `saved_digest` of the window to replace; a ConflictError if another is there.
         """
 
     def get_state(self, thread: str, key: str) -> Json:
-        """Derived state that may be thrown away at any time; None when absent."""
+        """Derived state, which may be thrown away at any time; None if absent."""
 
     def set_state(self, thread: str, key: str, value: Json) -> None: ...
 
     def checkpoint(self, thread: str) -> bytes | None:
-        """A thread's state as it was last saved: derived, so None where there is none or it does not hold."""
+        """A thread's saved state: derived, so None if there is none or its hash does not match."""
 
     def save_checkpoint(self, thread: str, state: bytes) -> None: ...
 
     def turn_lock(self, thread: str) -> AbstractContextManager[None]:
-        """Hold a thread while its turn is carried out; a ConflictError when another cycle, anywhere, holds it.
+        """Hold a thread while its turn is carried out; a ConflictError if another cycle, in any process, holds it.
 
-        Appends inside are fenced: once another process has taken the turn over, they are refused.
+        Appends inside are fenced: once another process has taken over the turn, they are refused.
         """
 
     def turn_held(self, thread: str) -> bool:
         """Whether a cycle, anywhere, holds a thread now; looking is in nobody's way."""
 
     def before_close(self, end: Callable[[], None]) -> None:
-        """Have `end` called before the store closes: whoever works in another OS thread has to stop first."""
+        """Have `end` called before the store closes, to stop work in another OS thread."""
 
     def close(self) -> None:
         """Close what is open, for every OS thread."""
@@ -304,15 +304,15 @@ def has_thread(store: Store, thread: str) -> bool:
 
 
 def tip_of(store: Store, thread: str) -> ThreadInfo:
-    """Where a thread ends; one that is not there yet ends at nothing."""
+    """Where a thread ends; seq 0 if there is none of this name yet."""
     return store.info(thread) if has_thread(store, thread) else ThreadInfo(thread, 0, "")
 
 
-# How stores and threads end, and outlive a fork.
+# How stores and threads are closed, and how they survive a fork of the process.
 
 
 class Closing:
-    """What is closed at the end of a `with` block, however that ends."""
+    """An object that a `with` block closes at its end."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -325,7 +325,7 @@ class Closing:
 
 
 class ClosingStore(Closing):
-    """What every store does at its end: background work that uses it stops first. No copy of it is made."""
+    """A store that stops background work before it closes, and that cannot be pickled."""
 
     def __init__(self) -> None:
         self._workers: list[Callable[[], None]] = []
@@ -346,16 +346,16 @@ class ClosingStore(Closing):
         raise TypeError("a store or a thread cannot be pickled: hand over its path and name, and call quire.open there")
 
 
-# Forks. SQLite's locks are not the child's, a connection would be spoken on by both processes, and what another OS
-# thread held stays held in the child for ever: so no file is open while a process forks, and the child begins anew.
+# Forks. A child inherits no SQLite locks, both processes would use the same connection, and a lock that another OS thread
+# held stays locked in the child for ever. So files are closed before a process forks, and the child starts afresh.
 
 _FORKING: weakref.WeakSet[Forking] = weakref.WeakSet()
-# Held from before a fork until behind it: no store or OS thread comes meanwhile, and no connection ends.
+# Held during a fork: meanwhile no store or OS thread is added, and no connection is closed.
 FORK_LOCK = threading.RLock()
 
 
 class Forking:
-    """What outlives a fork: it may let go before one and go on behind it, and begins anew in the child."""
+    """An object that survives a fork: it may release things before, take them back after, and resets in the child."""
 
     def _outlive_forks(self) -> None:
         self._begin_anew()
@@ -367,8 +367,8 @@ class Forking:
     def _after_fork(self) -> None: ...
 
 
-def _tell_all(act: str) -> None:
-    with ExitStack() as calls:  # an interrupt in one keeps none from being called
+def _call_all(act: str) -> None:
+    with ExitStack() as calls:  # an interrupt in one call does not skip the others
         if act == "_before_fork":
             FORK_LOCK.acquire()
         else:
@@ -378,21 +378,21 @@ def _tell_all(act: str) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    _before, _in_parent, _in_child = (partial(_tell_all, act) for act in ("_before_fork", "_after_fork", "_begin_anew"))
+    _before, _in_parent, _in_child = (partial(_call_all, act) for act in ("_before_fork", "_after_fork", "_begin_anew"))
     os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
-# What all stores do alike: checks, errors, names, what is kept with a thread.
+# What all stores share: checks, errors, names, JSON that is saved with a thread.
 
 MAX_NAME = 200
-# The tenant of a store that was opened without naming one.
+# The tenant of a store that is opened without naming one.
 DEFAULT_TENANT = "default"
 _TENANT = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z")
 _ID = re.compile(r"(?:sha256:)?([0-9a-f]{1,64})\Z")
 
 
 def check_name(name: str) -> None:
-    """A CallError unless a name can stand on one line of a table, in the path of an address, and be typed again."""
+    """A CallError unless a thread's name fits on one line of a table and into a URL's path, and can be typed."""
     readable = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable() and name == name.strip()
     if not readable or name in (".", ".."):
         hint = f"Use 1 to {MAX_NAME} printable characters, no space at either end, and not . or .. alone."
@@ -400,7 +400,7 @@ def check_name(name: str) -> None:
 
 
 def look_for_change(store: Store, after: int, timeout_s: float, every_s: float) -> bool:
-    """Wait for a change behind number `after` by looking so often; whether there is one."""
+    """Wait for a change behind number `after`, looking every `every_s` seconds; whether there is one."""
     until = time.monotonic() + timeout_s
     while store.last_change() <= after:
         if (remaining_s := until - time.monotonic()) <= 0:
@@ -410,12 +410,12 @@ def look_for_change(store: Store, after: int, timeout_s: float, every_s: float) 
 
 
 def tenant_file(file: Path, tenant: str) -> Path:
-    """The file that is a tenant's: log.db -> log.db, or log.acme.db beside it for the tenant acme."""
+    """A tenant's file: log.db -> log.db, for the tenant acme log.acme.db beside it."""
     return file if tenant == DEFAULT_TENANT else file.with_name(f"{file.stem}.{tenant}{file.suffix}")
 
 
 def check_tenant(name: str) -> str:
-    """A CallError unless a tenant's name can be a part of a file's name."""
+    """The name, or a CallError unless it can be part of a file's name."""
     if not _TENANT.match(name):
         raise CallError(
             f"{name!r} cannot be a tenant's name", hint="Use 1 to 40 of a-z, 0-9 and -, no - at either end."
@@ -424,12 +424,12 @@ def check_tenant(name: str) -> str:
 
 
 def is_server(place: str | Path) -> bool:
-    """Whether a database is a server's, by its address, and not a file."""
+    """Whether a place is a server's address and not a file."""
     return isinstance(place, str) and place.startswith(("postgresql://", "postgres://"))
 
 
 def id_range(prefix: str) -> tuple[str, str] | None:
-    """The first and the last id that begins so; None for what no id begins with: 'ab' -> 'sha256:ab00…', 'sha256:abff…'."""
+    """The first and the last id with a prefix; None if no id begins so: 'ab' -> 'sha256:ab00…', 'sha256:abff…'."""
     match = _ID.match(prefix)
     return (f"sha256:{match[1]:0<64}", f"sha256:{match[1]:f<64}") if match else None
 
@@ -470,24 +470,24 @@ def ambiguous(prefix: str, first: str, second: str) -> CallError:
 
 
 def free_name(base: str, is_taken: Callable[[str], bool]) -> str:
-    """This name, or with the first number behind it that no thread has."""
+    """This name, or if it is taken the first of name.2, name.3, … that is not."""
     numbered = (f"{base}.{number}" for number in count(2))
     return next(name for name in chain([base], numbered) if not is_taken(name))
 
 
 def saved_text(value: Json) -> str:
-    """A window or a state as it is kept with a thread; what is not JSON is an error."""
+    """A window or state as the text that is saved; an error if it is not JSON."""
     canonical(value)
     return encode_body(value)
 
 
 def saved_digest(value: Json) -> str:
-    """What tells one window from another, or from none."""
+    """The hash of a saved window; empty for none."""
     return sha256_hex(saved_text(value)) if value is not None else ""
 
 
 def read_saved(stored: str | bytes | None, label: str, thread: str) -> Json:
-    """What was kept; a DamageError says what cannot be read."""
+    """The JSON that was saved; a DamageError says what cannot be read."""
     try:
         return json.loads(stored) if stored is not None else None
     except (ValueError, TypeError, RecursionError) as error:

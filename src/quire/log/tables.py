@@ -1,6 +1,6 @@
-"""What every database does alike with the tables of a log: threads and their branches, and the rows of records.
+"""The queries that SQLite and PostgreSQL share: threads and their branches, and the rows of records.
 
-In a query a `?` stands for a value. `quire.log.sqlite` and `quire.log.postgres` say how it is asked, and what differs.
+In a query `?` stands for a value. `quire.log.sqlite` and `quire.log.postgres` run the queries and add what differs.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from quire.values import Entry, Json, sha256_hex
 
 
 class Tables(ABC):
-    """Some tables of a database: what is asked of them alike in every one, where a `?` stands for a value."""
+    """Some tables of a database, and how to run queries on them."""
 
-    # What stands in front of the names of tables, and of the other columns of each row.
+    # The prefix of table names, and the columns in front of the others in each row (PostgreSQL: schema and tenant).
     tables: ClassVar = ""
     owner: ClassVar = ""
 
     @abstractmethod
     def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
-        """The rows of a statement that reads."""
+        """The rows of a query."""
 
     @abstractmethod
     def _write(self, query: str, values: Sequence[object] = (), durable: bool = True) -> list[Any]:
-        """The rows of one that writes, alone or in the transaction that is open; a crash may lose what is not durable."""
+        """Run a statement that writes, in the open transaction or its own; a crash may lose it unless `durable`."""
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Any]:
-        """All that is asked inside, or nothing of it."""
+        """A transaction: all statements inside, or none."""
 
 
-# Where a thread's entries are: its own branch, then the part of each ancestor that it shares.
+# Where a thread's entries are: its own branch, then the part of each ancestor branch that it shares.
 PIECES = """
 WITH RECURSIVE piece (branch, low, high, parent) AS (
     SELECT b.branch, b.at_seq, b.seq, b.parent
@@ -61,7 +61,7 @@ WITH RECURSIVE piece (branch, low, high, parent) AS (
     SELECT b.branch, b.at_seq, piece.low, b.parent FROM piece JOIN {tables}branches b ON b.branch = piece.parent
 )
 """
-# The threads that hold entry `seq` of a branch: its own, or those of forks taken at or behind it.
+# The oldest thread that holds entry `seq` of a branch: the branch's own, or a fork taken at or behind that entry.
 HOLDERS = """
 WITH RECURSIVE holder (branch) AS (
     SELECT {branch}
@@ -73,7 +73,7 @@ SELECT t.name FROM holder JOIN {tables}threads t USING (branch) ORDER BY t.branc
 
 
 class BranchIndex(Tables):
-    """What every database tells alike of where entries are."""
+    """The part of an `Index` that says where entries are."""
 
     def stretches(self, thread: str | None) -> list[Stretch]:
         if thread is None:
@@ -97,7 +97,7 @@ class BranchIndex(Tables):
 
 
 class Tip(NamedTuple):
-    """Where a thread ends: branch 0 while there is none of its name."""
+    """Where a thread ends; branch 0 if there is none of its name."""
 
     branch: int = 0
     seq: int = 0
@@ -105,16 +105,17 @@ class Tip(NamedTuple):
 
 
 class BranchStore(ClosingStore, Tables):
-    """What every database does alike with threads: made, forked, found, and what is kept with them.
+    """The part of a `Store` that all databases share: threads are made, forked, found, deleted; data is saved with them.
 
-    A thread is a name for a branch; a branch is a stretch of entries behind some entry of its parent branch.
+    A thread is a name for a branch; a branch holds entries behind some entry of its parent branch.
     """
 
-    # A saved text, which may be damaged; the id of a branch's last entry; a new branch by its parent, at_seq, seq and tip.
+    # SQL for a saved text as bytes, since damaged text could not be read otherwise; for the id of a branch's last entry;
+    # and to insert a branch with its parent, at_seq, seq and tip.
     raw_text: ClassVar = "CAST ({} AS BLOB)"
     tip_id: ClassVar = "b.tip"
     branch_query: ClassVar[str]
-    # What else is noted of a branch that goes on without a name, because forks need its beginning.
+    # What else to set on a branch that lost its name but is kept because forks share its beginning.
     nameless: ClassVar = ""
     index: Index
 
@@ -125,17 +126,17 @@ class BranchStore(ClosingStore, Tables):
     def read(self, thread: str, after: int = 0, limit: int | None = None) -> list[Entry]: ...
 
     def _changing(self) -> AbstractContextManager[Any]:
-        """A transaction beside which nobody appends, forks or deletes."""
+        """A transaction during which no other one appends, forks or deletes."""
         return self._transaction()
 
     @staticmethod
     def _kept_id(id: str) -> str | bytes:
-        """An entry's id as it is kept."""
+        """An entry's id as the database stores it."""
         return id
 
     @staticmethod
     def _written_id(data: Any) -> str:
-        """An entry's id as users know it."""
+        """An entry's id as users see it, from the stored one."""
         return str(data)
 
     def create(self, thread: str) -> None:
@@ -206,14 +207,14 @@ class BranchStore(ClosingStore, Tables):
         return self._saved_json(thread, "state", "value", f"the state {key!r}", key)
 
     def _saved_json(self, thread: str, table: str, column: str, label: str, *key: str) -> Json:
-        """JSON that is kept with a thread; a DamageError that says what cannot be read."""
+        """JSON that was saved with a thread; a DamageError says what cannot be read."""
         of_key = " AND key = ?" if key else ""
         saved = f"SELECT {self.raw_text.format(column)} FROM {self.tables}{table} s WHERE s.branch = t.branch{of_key}"
         (stored,) = self._row(thread, f"SELECT ({saved}) FROM {self.tables}threads t WHERE t.name = ?", *key)
         return read_saved(stored, label, thread)
 
     def set_state(self, thread: str, key: str, value: Json) -> None:
-        # Derived, as the checkpoint is: what a crash loses of it is made again.
+        # Derived, as the checkpoint is: if a crash loses it, it is made again.
         if not self._keep(thread, "state", {"key": key, "value": saved_text(value)}, durable=False):
             raise no_thread(thread)
 
@@ -227,18 +228,18 @@ class BranchStore(ClosingStore, Tables):
             raise no_thread(thread)
 
     def _keep(self, thread: str, table: str, row: Mapping[str, object], durable: bool = True) -> bool:
-        """Keep a row with a thread, in place of the one that is there (of this `key`); whether there is such a thread."""
+        """Save a row with a thread, replacing the one with the same `key`; whether there is such a thread."""
         check_name(thread)
         unique = f"{self.owner}branch{', key' if 'key' in row else ''}"
-        anew = ", ".join(f"{name} = excluded.{name}" for name in row if name != "key")
+        replaced = ", ".join(f"{name} = excluded.{name}" for name in row if name != "key")
         query = f"""
             INSERT INTO {self.tables}{table} SELECT {self.owner}branch{", ?" * len(row)} FROM {self.tables}threads
-            WHERE name = ? ON CONFLICT ({unique}) DO UPDATE SET {anew} RETURNING 1
+            WHERE name = ? ON CONFLICT ({unique}) DO UPDATE SET {replaced} RETURNING 1
         """
         return bool(self._write(query, (*row.values(), thread), durable))
 
     def _row(self, thread: str, query: str, *values: object) -> Any:
-        """What a query gives for a thread, whose name is its last value; a NotFound where that is nothing."""
+        """The row of a query whose last value is the thread's name; a NotFound if there is none."""
         check_name(thread)
         rows = self._rows(query, (*values, thread))
         if not rows:
@@ -246,20 +247,20 @@ class BranchStore(ClosingStore, Tables):
         return rows[0]
 
     def _tip(self, thread: str) -> Tip:
-        """Where a thread ends; a NotFound where there is none."""
+        """Where a thread ends; a NotFound if there is no such thread."""
         tip = self._find_tip(thread)
         if not tip.branch:
             raise no_thread(thread)
         return tip
 
     def _find_tip(self, thread: str) -> Tip:
-        """The same; branch 0 where there is none."""
+        """Where a thread ends; branch 0 if there is no such thread."""
         check_name(thread)
         rows = self._rows(f"SELECT b.branch, b.seq, {self.tip_id} FROM {self._ends} WHERE t.name = ?", (thread,))
         return Tip(*rows[0]) if rows else Tip()
 
     def _source(self, thread: str, at_seq: int) -> tuple[int | None, int, str | bytes]:
-        """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's id as it is kept."""
+        """The branch that itself holds entry at_seq of a thread, at_seq, and that entry's stored id."""
         places: list[tuple[int, int, str | bytes]] = self._rows(self._place, (thread, at_seq))
         if at_seq and not places:
             raise bad_entry(thread, at_seq, "it is missing")
@@ -267,7 +268,7 @@ class BranchStore(ClosingStore, Tables):
 
     @property
     def _place(self) -> str:
-        """Where entry `seq` of a thread is: the thread's name and the number are asked."""
+        """A query for where an entry of a thread is; its values are the thread's name and the seq."""
         pieces = PIECES.format(tables=self.tables, owner=self.owner)
         entries = f"piece p JOIN {self.tables}entries e ON e.branch = p.branch AND e.seq = ?"
         return f"{pieces} SELECT e.branch, e.seq, e.id FROM {entries} WHERE p.low < e.seq AND e.seq <= p.high"
@@ -276,7 +277,7 @@ class BranchStore(ClosingStore, Tables):
         return bool(self._find_tip(thread).branch)
 
     def _new_branch(self, parent: int | None = None, at_seq: int = 0, tip: str | bytes = "") -> int:
-        """A branch behind entry at_seq of its parent, whose id is `tip`."""
+        """Insert a branch that begins behind entry at_seq of its parent, whose id is `tip`."""
         return int(self._write(self.branch_query, (parent, at_seq, at_seq, tip))[0][0])
 
     def _name(self, thread: str, branch: int) -> None:
@@ -294,7 +295,7 @@ class BranchStore(ClosingStore, Tables):
             self._forget(self._prune(branch))
 
     def _prune(self, branch: int | None) -> list[Any]:
-        """Remove what no thread reaches any more, from a branch that lost its name upwards; the ids that went."""
+        """Delete what no thread reaches any more, from a branch that lost its name upwards; the ids of deleted entries."""
         ids, threads, branches = list[Any](), f"{self.tables}threads", f"{self.tables}branches"
         forked = f"(SELECT max(f.at_seq) FROM {branches} f WHERE f.parent = b.branch)"
         about = f"SELECT b.parent, b.at_seq, {forked} FROM {branches} b WHERE b.branch = ?"
@@ -311,18 +312,18 @@ class BranchStore(ClosingStore, Tables):
         return ids
 
     def _cut(self, branch: int, keep: int) -> list[Any]:
-        """Delete the entries of a branch behind seq `keep`; their ids as they are kept, which may be damaged."""
+        """Delete the entries of a branch behind seq `keep`; their stored ids, which may be damaged."""
         query = f"DELETE FROM {self.tables}entries WHERE branch = ? AND seq > ? RETURNING {self.raw_text.format('id')}"
         return [id for (id,) in self._write(query, (branch, keep))]
 
     @abstractmethod
     def _forget(self, ids: list[Any]) -> None:
-        """Remove the words and vectors of those of these entries that no thread holds any more."""
+        """Delete the words and vectors of those of these entries that no thread holds any more."""
 
 
 # Records; every version is kept until the record is deleted.
 
-# A record's number, its body as bytes because damaged text could not be read otherwise, and the body's hash.
+# A record's number, its body as bytes (damaged text could not be read otherwise), and the body's hash.
 BODY = "n, CAST (body AS BLOB), sha256"
 _HINT = "Restore the file from a copy; `quire log verify` names the first record that does not hold."
 
@@ -332,7 +333,7 @@ def damage_error(n: int, problem: str) -> DamageError:
 
 
 def sound_body(row: Sequence[Any]) -> str:
-    """A stored body; a DamageError when it is not what was written."""
+    """A stored body; a DamageError if it is not what was written."""
     n, body, sha256 = row
     if not isinstance(body, bytes) or sha256_hex(body) != sha256:
         raise damage_error(n, "its stored bytes have changed (checksum)")
@@ -340,9 +341,9 @@ def sound_body(row: Sequence[Any]) -> str:
 
 
 class RecordQueries(Tables):
-    """What every database does alike with records."""
+    """The part of a `RecordTable` that all databases share."""
 
-    # What `sound_body` reads, and what keeps a row from being changed by others.
+    # The columns that `sound_body` reads, and the SQL that locks selected rows.
     body: ClassVar = BODY
     lock: ClassVar = ""
 
@@ -351,10 +352,10 @@ class RecordQueries(Tables):
         """Delete records with all that was derived from them."""
 
     def _wipe(self) -> None:
-        """Leave nothing of what was deleted."""
+        """Remove what is left of deleted records in the file."""
 
     def _version(self, n: int) -> int | None:
-        """A record's version; nobody changes it before this transaction ends."""
+        """A record's version, locked until this transaction ends."""
         rows = self._rows(f"SELECT version FROM {self.tables}records WHERE n = ?{self.lock}", (n,))
         return int(rows[0][0]) if rows else None
 
@@ -369,7 +370,7 @@ class RecordQueries(Tables):
 
     def purge(self, now: int) -> int:
         with self._transaction():
-            # +n, or SQLite would look through all records in that order rather than use the index of those that expire.
+            # `+n` keeps SQLite from scanning all records in the order of n instead of using the index on expires_at.
             query = f"SELECT n FROM {self.tables}records WHERE expires_at <= ? ORDER BY +n{self.lock}"
             past = [n for (n,) in self._rows(query, (now,))]
             self._remove(past)

@@ -1,6 +1,6 @@
-"""Re-deriving every hash of a file, and naming the first entry that does not hold. Never repairs.
+"""Re-deriving every hash of a store, and naming the first entry that does not match. Never repairs.
 
-Works on a sound connection and, for a file that SQLite itself refuses, on one that reads what is left.
+Works on an ordinary connection and, for a file that SQLite itself refuses, on one that reads what is left of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quire.log.store import Stretch, Verification
 from quire.log.tables import BODY, HOLDERS, PIECES, damage_error, sound_body
 from quire.values import Entry, entry_id
 
-# The rows of a piece of a thread, which is named where one cannot be read.
+# Reads the rows of a stretch; the thread's name is for the error if one cannot be read.
 ReadRows: TypeAlias = Callable[[Stretch, str], Iterator[Row]]
 
 ROWS = """
@@ -28,7 +28,7 @@ SELECT seq, CAST (id AS BLOB), CAST (body AS BLOB), crc FROM entries
 WHERE branch = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
 """
 
-# The same without the index, for a file whose index is damaged; rows lie in the order they were appended.
+# The same without the index, for a file whose index is damaged: rows are in the order in which they were appended.
 SCAN = ROWS.replace("FROM entries", "FROM entries NOT INDEXED").replace("ORDER BY seq", "")
 
 _PIECES = PIECES.format(tables="", owner="") + "SELECT branch, low, high FROM piece ORDER BY low, high"
@@ -36,20 +36,20 @@ _HOLDERS = HOLDERS.format(tables="", branch="?", seq="?")
 
 
 def holder_of(conn: sqlite3.Connection, branch: int, seq: int) -> str:
-    """A thread that holds this entry, the oldest first; empty when there is none."""
+    """The oldest thread that holds this entry; empty if there is none."""
     row = conn.execute(_HOLDERS, (branch, seq)).fetchone()
     return row[0] if row else ""
 
 
 def pieces_of(conn: sqlite3.Connection, thread: str) -> list[Stretch]:
-    """The pieces of a thread, oldest first; none when there is no such thread."""
+    """The stretches of a thread, oldest first; [] if there is no such thread."""
     return [Stretch(*row) for row in conn.execute(_PIECES, (thread,))]
 
 
 def _holder_if_readable(conn: sqlite3.Connection, branch: int, seq: int) -> str:
     try:
         return holder_of(conn, branch, seq)
-    except sqlite3.DatabaseError:  # the entries may still be readable, and the first bad one found
+    except sqlite3.DatabaseError:  # go on without the name: the entries may still be readable
         return ""
 
 
@@ -73,7 +73,7 @@ def verify_all(conn: sqlite3.Connection) -> Verification:
 
 
 def verify_pieces(pieces: Iterable[Stretch], thread: str, tip: str, read: ReadRows) -> Verification:
-    """Re-derive the hashes of the pieces of a thread, which ends with the entry `tip`."""
+    """Re-derive the hashes of a thread's stretches; its last entry must have the id `tip`."""
     end, seq = "", 0
     for entry in _verified_entries(pieces, thread, read):
         end, seq = entry.id, entry.seq
@@ -95,8 +95,11 @@ def _verified_entries(pieces: Iterable[Stretch], thread: str, read: ReadRows) ->
 def verify_branches(
     branches: Sequence[tuple[int, int | None, int, int, str]], holder: Callable[[int, int], str], read: ReadRows
 ) -> int:
-    """Re-derive the hashes of all branches (number, parent, at_seq, seq, tip), shared history once; how many entries."""
-    # Where forks begin: the id each of them continues, filled in as its parent is verified.
+    """Re-derive the hashes of all branches (number, parent, at_seq, seq, tip); how many entries they hold.
+
+    Shared history is verified once.
+    """
+    # (branch, seq) at which a fork begins -> the id of that entry, filled in when the branch is verified.
     starts = {(parent, at_seq): "" for _, parent, at_seq, _, _ in branches if parent}
     count = 0
     for branch, parent, at_seq, seq, tip in branches:
@@ -113,7 +116,7 @@ def verify_branches(
 
 
 def _entries_of(piece: Stretch, parent: str, thread: str, read: ReadRows) -> Iterator[Entry]:
-    """The entries of a piece behind the entry `parent`, each re-derived."""
+    """The entries of a stretch behind the entry with id `parent`, each re-derived."""
     seq = piece.low
     for row in read(piece, thread):
         seq += 1
@@ -125,7 +128,7 @@ def _entries_of(piece: Stretch, parent: str, thread: str, read: ReadRows) -> Ite
 
 
 def _rows(conn: sqlite3.Connection, piece: Stretch, thread: str) -> Iterator[Row]:
-    """The rows of a piece; where SQLite cannot go on, the entry it stopped at is the bad one."""
+    """The rows of a stretch; if SQLite cannot read on, the entry where it stopped is the bad one."""
     if not isinstance(conn, DamagedConnection):
         yield from conn.execute(ROWS, (piece.branch, piece.low, piece.high, -1))
         return
@@ -158,7 +161,7 @@ def _verify_row(row: Row, parent: str, thread: str, seq: int) -> Entry:
 
 
 def _printable(stored: object) -> str:
-    """A stored id on one line, whatever became of it."""
+    """A stored id, perhaps damaged, on one line."""
     return repr(stored).removeprefix("b").strip("'\"")
 
 
@@ -169,7 +172,7 @@ def _check_tip(tip: str, end: str, thread: str, seq: int) -> None:
 
 
 def verify_records(ask: Callable[..., Iterable[Any]], tables: str = "", body: str = BODY) -> int:
-    """Re-derive the hash of every version of every record, and what records are chosen by; how many there are."""
+    """Re-derive the hash of every record's versions, and check the columns it is selected by; how many records."""
     held = f"EXISTS (SELECT 1 FROM {tables}records r WHERE r.n = c.n)"
     for (n,) in ask(f"SELECT n FROM {tables}record_changes c WHERE NOT {held} ORDER BY n LIMIT 1"):
         raise damage_error(n, "its newest version is missing")
@@ -189,7 +192,7 @@ def verify_records(ask: Callable[..., Iterable[Any]], tables: str = "", body: st
 
 
 def _verify_versions(n: int, newest: int, stored: Iterable[Any]) -> str:
-    """Check versions 1 to `newest` of a record; the body of the last."""
+    """Check versions 1 to `newest` of a record and give the body of the last."""
     body, count = "", 0
     for count, (version, *row) in enumerate(stored, 1):
         body = sound_body(row)
@@ -202,7 +205,7 @@ def _verify_versions(n: int, newest: int, stored: Iterable[Any]) -> str:
 
 
 def _fields_of(n: int, body: str) -> dict[str, object]:
-    """What a record says of itself; a DamageError where it is none."""
+    """The fields of a record's body that are checked; a DamageError if it is not a record."""
     try:
         fields = json.loads(body)
         return {key: fields[key] for key in ("id", "version", "schema_name", "expires_at", "tags")}
@@ -211,7 +214,7 @@ def _fields_of(n: int, body: str) -> dict[str, object]:
 
 
 def _check_structure(conn: sqlite3.Connection) -> None:
-    """What is wrong outside of the entries' bytes: rows of nothing, tables and triggers."""
+    """Raise a DamageError for rows whose parent is missing, and for changed tables, indexes or triggers."""
     broken = conn.execute("PRAGMA foreign_key_check").fetchone()
     if broken:
         raise DamageError(f"every entry holds, but row {broken[1]} of {broken[0]} belongs to nothing in {broken[2]}")
@@ -222,13 +225,13 @@ def _check_structure(conn: sqlite3.Connection) -> None:
 
 
 def _line(text: str) -> str:
-    """SQLite's words on one line; they may quote what is damaged."""
+    """A message of SQLite on one line, printable even if it quotes damaged text."""
     words = " ".join(text.removeprefix("*** in database main ***").split())
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in words)
 
 
 def _schema(conn: sqlite3.Connection) -> dict[str, bytes]:
-    """What every table, index and trigger was made by, without comments, which an older Quire may have worded otherwise."""
+    """The SQL of every table, index and trigger, without comments, which differ between versions of Quire."""
     made = conn.execute("SELECT name, CAST (sql AS BLOB) FROM sqlite_schema WHERE sql IS NOT NULL")
     return {name: re.sub(rb"\s*--[^\n]*", b"", sql) for name, sql in made}
 
@@ -243,7 +246,7 @@ def _expected_schema() -> dict[str, bytes]:
 
 
 def diagnose(path: str | Path, cause: str) -> DamageError:
-    """Name the first bad entry of a file that SQLite refuses, as far as it can still be read."""
+    """The error for a file that SQLite refuses: it names the first bad entry, as far as the file can be read."""
     try:
         conn = connect_to_read_damaged(path)
     except sqlite3.Error:
@@ -263,11 +266,11 @@ def _unreadable(path: str | Path, cause: str) -> DamageError:
     return DamageError(f"{path} is damaged from entry 1 on, its list of threads cannot be read: {_line(cause)}", seq=1)
 
 
-# Reading what is sound in a damaged file: the entries before the first bad one, and nothing behind it.
+# Reading a damaged file: the entries before the first bad one, and none behind it.
 
 
 def salvage(path: str | Path, thread: str) -> Iterator[Entry]:
-    """The verified entries of a thread; ends with a DamageError that names the first bad one, if there is one."""
+    """The verified entries of a thread; at the first bad one a DamageError that names it."""
     try:
         conn = connect_to_read_damaged(path)
     except sqlite3.Error as error:
