@@ -212,6 +212,8 @@ ASKED = _parts("model", {"functionCall": {"name": "a.b:c-d", "id": "1"}}, {"func
 GAVE = [
     {"functionResponse": {"name": name, "id": id, "response": {"a": 1}}} for name, id in (("w", "2"), ("a.b:c-d", "1"))
 ]
+TWO = [{"functionCall": {"name": "w", "args": {"a": n}}} for n in (1, 2)]
+ONES = [{"functionResponse": {"name": "w", "response": {"a": n}}} for n in (1, 2)]
 GIVEN = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
 SEARCH: Object = {"type": "builtin_function", "function": {"name": "$web_search"}}
 SEARCHED = {"id": "c", "type": "builtin_function", "function": {"name": "$web_search", "arguments": "{}"}}
@@ -268,6 +270,9 @@ WHOLE: dict[str, list[tuple[str, Object]]] = {
             [GO, ASKED, _parts("user", {"text": "So:"}, *GAVE)],
             [_parts("user", {"text": "Go.", "partMetadata": {"a": 1}}), _parts("model", {"text": "x", "partMetadata": {"b": 1}}), GO],
             [_parts("user", {"inlineData": {"mimeType": "image/png", "data": PNG, "displayName": "d"}})],
+            # A stream kept piece by piece: what the model says in a row is one turn.
+            *[[GO, _parts("model", TWO[0]), _parts("model", piece), _parts("user", *given)]
+              for piece, given in (({"text": ""}, ONES[:1]), ({"text": "So."}, ONES[:1]), (TWO[1], ONES))],
         )],
         (FLASH, {"tools": [{"functionDeclarations": [{"name": "a.b:c-d"}]}], "contents": [GO]}),
     ],
@@ -275,6 +280,8 @@ WHOLE: dict[str, list[tuple[str, Object]]] = {
         (CLAUDE, {"max_tokens": 9, "messages": [{"role": "assistant", "content": "Hi."}, *_turn(A, "Go.")]}),
         (CLAUDE, {"max_tokens": 9, "tools": [{"name": "w", "type": "custom", "input_schema": {"type": "object"}}],
                   "messages": [*_turn(A, "Go."), *_claude(CALLED), *_result(is_error=True)]}),
+        *[(CLAUDE, {"max_tokens": 9, "tools": [W], "messages": [*_turn(A, "Go."), *_claude(CALLED), behind, *_result()]})
+          for behind in (said(A, "assistant", "So."), _claude(_text("So."))[0])],
         ("anthropic:claude-opus-5-5", {"max_tokens": 9, "messages": [
             *_turn(A, "Go."), {"role": "system", "content": "Be brief.", "clear_at": "next_user_message"}, *_turn(A, "<Hi.", "Go.")]}),
     ],

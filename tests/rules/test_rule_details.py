@@ -123,6 +123,7 @@ def test_a_request_breaks_these_rows_and_no_other(case: str) -> None:
 
 SPOKEN_BLANK = converse(turn("user", {"text": "q"}), turn("assistant", {"text": " "}), turn("user", {"text": "q"}))
 # What providers were recorded to take is advice; the nearest thing that they refuse is an error.
+ASKED = turn("user")
 SEVERITIES = {
     "a system message behind the assistant": (claude(user(), model(), late()), "anthropic", "B2.14", "warning"),
     "a system message before the user": (claude(user(), late(), user()), "anthropic", "B2.14", "warning"),
@@ -131,6 +132,10 @@ SEVERITIES = {
     "a blank text of the user": (converse(turn("user", {"text": " "})), "bedrock", "B2.35", "error"),
     "words of the model in front": (contents(reply(), ask()), FLASH, "B2.28", "warning"),
     "a call in front": (contents(reply(fc(**SIGNED)), ask(fr())), FLASH, "B2.28", "error"),
+    "responses one by one": (contents(ask(), reply(fc(**SIGNED), fc()), ask(fr()), ask(fr())), FLASH, "B2.29", "warning"),
+    "a response too few": (contents(ask(), reply(fc(**SIGNED), fc()), ask(fr()), ask()), FLASH, "B2.29", "error"),
+    "the user twice": ({**converse(ASKED, ASKED), "modelId": "us.amazon.nova-pro-v1:0"}, "bedrock", "B.converse", "warning"),
+    "no tokens at OpenAI": ({**chat(QUESTION), "model": "gpt-4o", "max_tokens": 0}, "openai-chat", "B.shape", "error"),
 }
 
 
@@ -139,6 +144,11 @@ def test_what_providers_take_is_a_warning_and_what_they_refuse_an_error(case: st
     body, target, row, severity = SEVERITIES[case]
     provider, _, name = target.partition(":")
     assert [(one.row, one.severity) for one in validate(body, provider, name or None)] == [(row, severity)]
+
+
+@pytest.mark.parametrize("provider", ["ollama", "llamacpp", "vllm", "sglang"])
+def test_servers_of_open_models_take_any_most_of_tokens(provider: str) -> None:
+    assert errors(validate(chat(QUESTION, max_tokens=-1), provider, "m")) == []
 
 
 @pytest.mark.proves("azure xai groq openrouter sglang llamacpp", "rules")

@@ -190,6 +190,14 @@ def test_a_call_without_an_id_gets_one(target: str, reply: Any, ids: list[str]) 
     assert [entry.call_id for entry in parse_reply(target, reply).entries] == ids
 
 
+def test_a_reply_whose_message_a_filter_held_back_is_read() -> None:
+    choice = {"index": 0, "finish_reason": "content_filter", "content_filter_results": {"hate": {"filtered": True}}}
+    read = parse_reply("azure-chat:m", {"id": "c", "model": "m", "choices": [choice], "usage": USED})
+    assert (read.stop, [entry.text for entry in read.entries], read.usage.input_total) == ("content_filter", [""], 1)
+    with pytest.raises(FormatError):
+        parse_reply("azure-chat:m", {"choices": [{"index": 0, "finish_reason": "stop"}]})
+
+
 def test_a_chat_stream_may_end_with_done_alone() -> None:
     call = {"index": 0, "function": {"name": "f", "arguments": "{}"}}
     more = [{**call, "function": {"name": "f"}}, {"index": 1}]

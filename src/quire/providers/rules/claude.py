@@ -410,8 +410,8 @@ class ConverseOrder(turns.Pairs):
             yield finding("B.converse", turn.path, "first", sure=not _is_claude(check))
         if turn.role in ("user", "assistant"):
             if turn.role == self._last:
-                # Claude was seen to take two messages of the user.
-                yield finding("B.converse", turn.path, "twice", sure=turn.role != "user" or not _is_claude(check))
+                # Claude and Titan were seen to take two messages of the user.
+                yield finding("B.converse", turn.path, "twice", sure=turn.role != "user")
             self._last = turn.role
         yield from super().take(check, turn)
 

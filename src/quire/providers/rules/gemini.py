@@ -88,11 +88,12 @@ def order(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 
 
 class Responses(Sequel):
-    """Row 29: calls and responses turn by turn; neighbours of the model are one turn."""
+    """Row 29: calls and responses turn by turn; neighbours of one speaker are one turn, though it should be one content."""
 
-    # The turn before, and how many responses are due; unknown where the calls may be in the cached content.
+    # The turn before, how many responses are due (unknown where the calls may be in the cached content) and came.
     _before = ""
     _due: int | None = None
+    _given = 0
     # The model's newest turn: where it begins, its calls and the responses in it.
     _model_turn: tuple[str, int, int] | None = None
 
@@ -107,11 +108,18 @@ class Responses(Sequel):
         if self._model_turn is not None:
             yield from self._wrong_count(self._model_turn[0], self._model_turn[2])
             self._before, self._due, self._model_turn = self._model_turn[0], self._model_turn[1], None
+            self._given = 0
+        if responses and self._given + responses < (self._due or 0):
+            # The others may come in the next content.
+            self._before, self._given = turn.path, self._given + responses
+            return
         yield from self._wrong_count(turn.path, responses)
-        self._before, self._due = turn.path, 0
+        self._before, self._due, self._given = turn.path, 0, 0
 
     def end(self, check: Check) -> Iterator[Finding]:
-        if self._model_turn is not None:
+        if self._model_turn is None:
+            yield from self._wrong_count(self._before, 0)
+        else:
             path, calls, inside = self._model_turn
             yield from self._wrong_count(path, inside)
             if calls:
@@ -119,9 +127,10 @@ class Responses(Sequel):
 
     def _wrong_count(self, path: str, responses: int) -> Iterator[Finding]:
         # A model turn behind calls leaves them unanswered.
-        if self._due is not None and responses != self._due:
+        given = self._given + responses
+        if self._due is not None and (given != self._due or self._given):
             place = path if responses or not self._before else self._before
-            yield finding("B2.29", place, calls=self._due, responses=responses)
+            yield finding("B2.29", place, sure=given != self._due, calls=self._due, responses=given)
 
 
 class Signatures(Sequel):

@@ -71,7 +71,10 @@ def is_openais(check: Check) -> bool:
 
 
 def _strict_body(body: JsonObject) -> Iterator[Finding]:
-    """What OpenAI itself refuses and others take: tools without a type, empty lists."""
+    """What OpenAI itself refuses and others take: tools without a type, empty lists, no limit written as -1."""
+    for name in ("max_tokens", "max_completion_tokens"):
+        if isinstance(most := body.get(name), int) and most < 1:
+            yield shape(f"$.{name}", "least", subject="Input", least=1)
     for path, tool in objects_at(body.get("tools"), "$.tools"):
         if tool.get("type") is None:
             yield shape(f"{path}.type", "type")

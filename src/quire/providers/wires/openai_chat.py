@@ -467,7 +467,8 @@ class ChatReader(ReplyReader):
         choices = reply.get("choices")
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             raise FormatError("a chat completion without choices", hint="An error body is no reply; check the status.")
-        message = choices[0].get("message")
+        # A filter may hold back the whole message.
+        message = choices[0].get("message", {} if choices[0].get("finish_reason") == "content_filter" else None)
         if not isinstance(message, dict):
             raise not_a_reply("a chat completion without a message")
         self.model = str(reply.get("model") or self.model)

@@ -22,6 +22,7 @@ from quire.providers.incoming import (
     sub,
     tag_message,
     text_in,
+    turns,
     with_call_ids,
     with_wire,
 )
@@ -62,7 +63,7 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
     waiting: list[Entry] = []
     signs = bool(model) and model_info(f"{FORMAT}:{model}").features.signatures
     newest = max((place for place, content in enumerate(value) if signs and _asks(content)), default=0)
-    for place, content in enumerate(value):
+    for place, content in turns(value, "parts"):
         entries = _entries(content, f"contents[{place}]", waiting)
         if place < newest:
             # Calls of turns that are over need no signature.
