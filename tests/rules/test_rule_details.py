@@ -132,9 +132,19 @@ SEVERITIES = {
     "a blank text of the user": (converse(turn("user", {"text": " "})), "bedrock", "B2.35", "error"),
     "words of the model in front": (contents(reply(), ask()), FLASH, "B2.28", "warning"),
     "a call in front": (contents(reply(fc(**SIGNED)), ask(fr())), FLASH, "B2.28", "error"),
-    "responses one by one": (contents(ask(), reply(fc(**SIGNED), fc()), ask(fr()), ask(fr())), FLASH, "B2.29", "warning"),
+    "responses one by one": (
+        contents(ask(), reply(fc(**SIGNED), fc()), ask(fr()), ask(fr())),
+        FLASH,
+        "B2.29",
+        "warning",
+    ),
     "a response too few": (contents(ask(), reply(fc(**SIGNED), fc()), ask(fr()), ask()), FLASH, "B2.29", "error"),
-    "the user twice": ({**converse(ASKED, ASKED), "modelId": "us.amazon.nova-pro-v1:0"}, "bedrock", "B.converse", "warning"),
+    "the user twice": (
+        {**converse(ASKED, ASKED), "modelId": "us.amazon.nova-pro-v1:0"},
+        "bedrock",
+        "B.converse",
+        "warning",
+    ),
     "no tokens at OpenAI": ({**chat(QUESTION), "model": "gpt-4o", "max_tokens": 0}, "openai-chat", "B.shape", "error"),
 }
 
