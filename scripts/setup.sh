@@ -22,10 +22,10 @@ if [ "$venv" = .venv ]; then
   retry "$UV" pip install --quiet --python .venv-frameworks/bin/python -e . --group frameworks ||
     say "setup: they cannot be had here; their tests will be skipped"
 fi
-# Tests drive a real browser and real shells, and build the inspector's page; where these cannot be had, they are skipped.
+# Tests drive a real browser, real shells and a pooler, and build the inspector's page; where these cannot be had, they are skipped.
 missing=""
 [ -x /usr/bin/chromium ] || missing="chromium fonts-dejavu-core"
-for shell in zsh fish; do command -v "$shell" >/dev/null 2>&1 || missing="$missing $shell"; done
+for program in zsh fish pgbouncer; do command -v "$program" >/dev/null 2>&1 || missing="$missing $program"; done
 if [ -n "$missing" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
   say "setup: installing $missing"
   # shellcheck disable=SC2086

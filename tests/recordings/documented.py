@@ -273,6 +273,7 @@ WHOLE: dict[str, list[tuple[str, Object]]] = {
             # A stream kept piece by piece: what the model says in a row is one turn.
             *[[GO, _parts("model", TWO[0]), _parts("model", piece), _parts("user", *given)]
               for piece, given in (({"text": ""}, ONES[:1]), ({"text": "So."}, ONES[:1]), (TWO[1], ONES))],
+            [GO, _parts("model", *TWO), *(_parts("user", one) for one in ONES)],
         )],
         (FLASH, {"tools": [{"functionDeclarations": [{"name": "a.b:c-d"}]}], "contents": [GO]}),
     ],

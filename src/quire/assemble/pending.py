@@ -81,6 +81,11 @@ class Pending:
         if entry.kind == "call":
             self.groups[-1].pairs.append((entry, None))
 
+    @property
+    def waits(self) -> bool:
+        """Whether a call of the newest message has no result yet."""
+        return bool(self.groups) and any(result is None for _, result in self.groups[-1].pairs)
+
     def answer(self, entry: Entry) -> bool:
         """Give a result to the nearest earlier unanswered call with its id, if there is one."""
         for pairs in [group.pairs for group in reversed(self.groups)] + [self.context]:

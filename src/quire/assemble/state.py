@@ -263,11 +263,15 @@ class Assembly:
         return item_block(item, self.policy.times, self.policy.items)
 
     def _feed_spoken(self, entry: Entry) -> None:
-        """The model goes on with its message, or begins another: an imported one keeps its boundaries."""
+        """The model goes on with its message, or begins another: an imported one keeps its boundaries.
+
+        Not where a call waits for its result, which stands behind all that the model said in a row.
+        """
         beside = self.pending.is_context(entry)
         if "block" in entry.wire and not entry.text.strip():
             self.carried.results[entry.seq] = entry.id
-        self.pending.speak(entry, not self.round.speaking or "message" in entry.wire)
+        apart = "message" in entry.wire and not self.pending.waits
+        self.pending.speak(entry, apart or not self.round.speaking)
         if not beside:
             self.round = self.round.spoke()
 

@@ -176,15 +176,21 @@ def is_held(place: str, thread: str, file: bool) -> bool:
         handle = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
+    try:
+        return not _may_look(handle)  # it may where the process was killed
+    finally:
+        os.close(handle)
+
+
+def _may_look(handle: int) -> bool:
+    """Whether nobody holds a lock file but others who look, too, each for a moment."""
     import fcntl
 
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False  # its process was killed
+        return False
+    return True
 
 
 def _lock_file(database: str, thread: str) -> Path:
@@ -203,13 +209,14 @@ def _lock(file: Path, thread: str, fence: int) -> int:
                 os.write(handle, f"{os.getpid()} {fence}".encode())
                 return handle
         except BlockingIOError:
-            holder, _ = _read_lock_file(file)
-            os.close(handle)
-            raise busy(thread, f"by process {holder}" if holder else "elsewhere") from None
+            if not _may_look(handle):
+                holder, _ = _read_lock_file(file)
+                os.close(handle)
+                raise busy(thread, f"by process {holder}" if holder else "elsewhere") from None
         except BaseException:
             os.close(handle)  # also releases the lock
             raise
-        os.close(handle)  # the previous holder has just removed this file: try again
+        os.close(handle)  # the previous holder has just removed this file, or others looked: try again
 
 
 def _read_lock_file(file: Path) -> tuple[int, int]:

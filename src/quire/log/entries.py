@@ -560,11 +560,11 @@ def joining(before: Sequence[Entry], entries: Sequence[Entry]) -> Joining:
         elif entry.kind == "rebase" and _content(entry) in rebases:
             rebases.remove(_content(entry))
         elif entry.kind == "rebase":
-            lacking.append(_renumbered(entry, seqs))
+            lacking.append(_with_seqs(entry, seqs))
     return Joining(known, lacking, passed_over=passed_over)
 
 
-def _renumbered(rebase: Entry, seqs: dict[int, int]) -> Entry:
+def _with_seqs(rebase: Entry, seqs: dict[int, int]) -> Entry:
     """A rebase whose edits name the entries by their new seqs."""
     edits = [{**edit, "entry": seqs[edit["entry"]]} for edit in rebase.body["edits"] if edit["entry"] in seqs]
     behind = max((edit["entry"] for edit in edits), default=0) + 1

@@ -20,18 +20,7 @@ import msgspec
 from quire.errors import FormatError, ProviderError
 from quire.log.shapes import MAX_DEPTH
 from quire.providers.usage import usage
-from quire.values import (
-    Entry,
-    Json,
-    JsonObject,
-    Reply,
-    Usage,
-    as_list,
-    respond,
-    sha256_hex,
-    whole_characters,
-    with_leaves,
-)
+from quire.values import Entry, Json, JsonObject, Reply, Usage, respond, sha256_hex, whole_characters, with_leaves
 
 # No reply of any model comes near these; a stream that does is not one.
 LIMIT_BYTES = 64 * 1024 * 1024
@@ -405,41 +394,10 @@ def read_messages(
         value = value.get("messages")
     if not isinstance(value, list):
         raise FormatError("no list of messages", hint='Give a list, or {"messages": [...]}.')
-    for place, message in turns(value, "content"):
+    for place, message in enumerate(value):
         check_content(message, f"messages[{place}]")
         out += tag_message(read(message, f"messages[{place}]"), format, message, model)
     return out
-
-
-# Blocks of calls and of what answers them, in the formats whose providers read messages of one speaker as one.
-_CALLS = frozenset({"tool_use", "toolUse", "functionCall", "function_call"})
-_ANSWERS = frozenset({"tool_result", "toolResult", "functionResponse", "function_response"})
-
-
-def turns(messages: list[Json], field: str) -> list[tuple[int, Json]]:
-    """Messages and their places, with what the model says in a row behind a call as one, and so the answers in a row.
-
-    The answer to a call stands behind all that the model said with it.
-    """
-    out: list[tuple[int, Json]] = []
-    for index, message in enumerate(messages):
-        place, before = out[-1] if out else (index, None)
-        if isinstance(before, dict) and isinstance(message, dict) and before.get("role") == message.get("role"):
-            first, second = (_blocks(one.get(field)) for one in (before, message))
-            called, answered = (any(_holds(one, kinds) for one in first) for kinds in (_CALLS, _ANSWERS))
-            if second and (called or (answered and all(_holds(one, _ANSWERS) for one in second))):
-                out[-1] = place, {**message, **before, field: [*first, *second]}
-                continue
-        out.append((index, message))
-    return out
-
-
-def _blocks(content: Json) -> list[Json]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else list(as_list(content))
-
-
-def _holds(block: Json, kinds: frozenset[str]) -> bool:
-    return isinstance(block, dict) and (block.get("type") in kinds or not kinds.isdisjoint(block))
 
 
 def check_content(message: Json, where: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from quire.providers.models import data
 from quire.providers.rules.check import (
@@ -27,10 +27,14 @@ from quire.providers.rules.claude_turns import names
 from quire.providers.rules.grammar import closed, grammar_of, misfits, objects_at, shape
 from quire.values import Json, JsonObject, as_object, as_objects, as_text, value_at
 
+# How llama.cpp and those like it write that a reply may be as long as it likes.
+NO_LIMIT = -1
+
 
 def chat_body(check: Check) -> Iterator[Finding]:
     """Types of what stands around the messages."""
     yield from _misfits(check, check.body, "@body", "$")
+    yield from _limits(check.body, lambda most: most < 1 and most != NO_LIMIT)
     if check.info.features.strict:
         yield from _as_openai(check, _strict_body(check.body))
 
@@ -70,11 +74,15 @@ def is_openais(check: Check) -> bool:
     return not (name_pattern and check.model_named and not info.known and not re.match(name_pattern, info.model))
 
 
+def _limits(body: JsonObject, is_refused: Callable[[int], bool]) -> Iterator[Finding]:
+    for name in ("max_tokens", "max_completion_tokens"):
+        if isinstance(most := body.get(name), int) and is_refused(most):
+            yield shape(f"$.{name}", "least", subject="Input", least=1)
+
+
 def _strict_body(body: JsonObject) -> Iterator[Finding]:
     """What OpenAI itself refuses and others take: tools without a type, empty lists, no limit written as -1."""
-    for name in ("max_tokens", "max_completion_tokens"):
-        if isinstance(most := body.get(name), int) and most < 1:
-            yield shape(f"$.{name}", "least", subject="Input", least=1)
+    yield from _limits(body, lambda most: most == NO_LIMIT)
     for path, tool in objects_at(body.get("tools"), "$.tools"):
         if tool.get("type") is None:
             yield shape(f"{path}.type", "type")

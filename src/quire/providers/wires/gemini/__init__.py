@@ -22,7 +22,6 @@ from quire.providers.incoming import (
     sub,
     tag_message,
     text_in,
-    turns,
     with_call_ids,
     with_wire,
 )
@@ -45,7 +44,19 @@ from quire.providers.wires.gemini.write import (
     sdk_kwargs,
     tool_entry,
 )
-from quire.values import Entry, Json, JsonObject, Reply, as_list, as_objects, as_text, respond, system, value_at
+from quire.values import (
+    Entry,
+    Json,
+    JsonObject,
+    Reply,
+    as_list,
+    as_object,
+    as_objects,
+    as_text,
+    respond,
+    system,
+    value_at,
+)
 
 
 def import_messages(value: Any, model: str = "") -> list[Entry]:
@@ -60,11 +71,12 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
         value = [value] if isinstance(value, dict) else value
     if not isinstance(value, list):
         raise FormatError("no list of contents", hint='Give a list, or {"contents": [...]}.')
+    of_model: list[Entry] = []
     waiting: list[Entry] = []
     signs = bool(model) and model_info(f"{FORMAT}:{model}").features.signatures
     newest = max((place for place, content in enumerate(value) if signs and _asks(content)), default=0)
-    for place, content in turns(value, "parts"):
-        entries = _entries(content, f"contents[{place}]", waiting)
+    for place, content in enumerate(value):
+        entries = _entries(content, f"contents[{place}]", waiting, len(of_model))
         if place < newest:
             # Calls of turns that are over need no signature.
             entries = [
@@ -74,7 +86,10 @@ def import_messages(value: Any, model: str = "") -> list[Entry]:
                 for entry in entries
             ]
         out += tag_message(entries, FORMAT, content, model)
-        waiting = [entry for entry in entries if entry.kind == "call"] or waiting
+        of_model = [*of_model, *entries] if as_object(content).get("role") == "model" else []
+        answered = {entry.call_id for entry in entries if entry.kind == "result"}
+        calls = [entry for entry in of_model if entry.kind == "call"]
+        waiting = calls or [call for call in waiting if call.call_id not in answered]
     return out
 
 
@@ -133,7 +148,8 @@ def parts_in(candidate: JsonObject) -> list[JsonObject]:
     return [part_in(part) for part in optional_list(sub(candidate, "content"), "parts")]
 
 
-def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = ()) -> list[Entry]:
+def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = (), before: int = 0) -> list[Entry]:
+    """The entries of a content; `before`: how many the model said in front of it, `waiting`: calls without a result."""
     role = value_at(content, "role")
     if not isinstance(content, dict) or role not in (None, "user", "model", "function"):
         raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user and model.")
@@ -141,7 +157,7 @@ def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = (
         raise FormatError(f"{where}: no list of parts", hint='A content is {"role": ..., "parts": [...]}.')
     parts = parts_in({"content": content})
     if role == "model":
-        return list(with_call_ids(map(assistant_entry, parts))) or [respond("")]
+        return list(with_call_ids(map(assistant_entry, parts), before)) or [respond("")]
     results = _results(parts, list(waiting))
     return CONTENT.entries(results, [part for part in parts if "functionResponse" not in part])
 
