@@ -4,9 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given as given_steps
+from hypothesis import strategies as st
 
 import quire
-from quire import Entry, call, providers, respond, result, system, tools, user
+from quire import Entry, call, note, providers, respond, result, system, tools, user
 from quire.errors import BudgetError, CallError, FormatError, NotFound
 from quire.fitting import recognise, unmarked_body
 from quire.values import canonical
@@ -21,7 +23,8 @@ genai, langchain = Later("google.genai.types"), Later("langchain_core.messages")
 pydantic_ai = Later("pydantic_ai.messages")
 BUDGET = 1_500
 FIELDS = {"gemini": "contents", "openai-responses": "input"}
-FORMS = ["openai-chat", "anthropic", "gemini", "openai-responses", "bedrock", "cohere", "langchain", "pydantic-ai"]
+WIRES = ["openai-chat", "anthropic", "gemini", "openai-responses", "bedrock", "cohere"]
+FORMS = [*WIRES, "langchain", "pydantic-ai"]
 
 
 SHELF = {"type": "object", "properties": {"shelf": {"type": "integer"}}}
@@ -85,7 +88,7 @@ def test_messages_without_a_word_of_the_user_are_handed_back_where_they_fit(said
         quire.fit([*said, {"role": "system", "content": "word " * BUDGET}], BUDGET, "openai-chat:gpt-5")
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form not in ("langchain", "pydantic-ai")])
+@pytest.mark.parametrize("form", WIRES)
 def test_a_body_keeps_its_other_fields_and_what_is_left_is_valid(form: str) -> None:
     body, field, messages = given(form)
     body = {**(body if isinstance(body, dict) else {field: body}), "temperature": 0.5}
@@ -216,7 +219,7 @@ def test_marks_that_move_move_nothing_else_and_stay_on_messages_that_stand(form:
     assert fitted != bare
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form not in ("langchain", "pydantic-ai")])
+@pytest.mark.parametrize("form", WIRES)
 def test_a_fitter_reads_only_what_is_new_and_what_it_gives_may_be_changed(
     form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +242,41 @@ def test_a_fitter_reads_only_what_is_new_and_what_it_gives_may_be_changed(
                 fitted[field][-1].clear()
     # The first call reads what there is; where the reply's end and the next question come apart, that much is read anew.
     assert sum(read) < 3 * len(messages)
+
+
+STEPS = st.lists(st.sampled_from(["user", "note", "system", "call", "calls", "respond"]), min_size=6, max_size=24)
+
+
+def told(steps: list[str]) -> list[Entry]:
+    """A conversation in which instructions come anywhere, and calls have their results behind them."""
+    entries = [system("You are the warehouse's clerk."), user("What is there?")]
+    for n, step in enumerate(steps):
+        ids = [f"call_{n}_{m}" for m in range({"call": 1, "calls": 2}.get(step, 0))]
+        entries += [call(call_id, "look", {"shelf": n}) for call_id in ids]
+        entries += [result(call_id, f"part-{n:03} × {n * 7}, " * 20) for call_id in ids]
+        say = {"user": user, "note": note, "system": system, "respond": respond}.get(step)
+        entries += [say(f"Sentence {n} of this conversation.")] if say else []
+    return entries
+
+
+@pytest.mark.parametrize("form", WIRES)
+@given_steps(steps=STEPS, ends=st.sets(st.integers(1, 60)))
+def test_wherever_a_fitter_was_asked_before_it_gives_what_is_given_at_once(
+    form: str, steps: list[str], ends: set[int]
+) -> None:
+    out = providers.export(form, [tools([LOOK]), *told(steps)])
+    field = FIELDS.get(form, "messages")
+    body = out if isinstance(out, dict) else {field: out}
+    target = "cohere:command-a-03-2025" if form == "cohere" else ""
+    for shape in (body, body[field]):
+        fitter = quire.Fitter(400, target)
+        for end in sorted(end for end in ends | {len(body[field])} if end <= len(body[field])):
+            asked = {**body, field: body[field][:end]} if shape is body else shape[:end]
+            try:
+                at_once = quire.fit(asked, 400, target)
+            except BudgetError:
+                continue
+            assert fitter.fit(asked) == at_once
 
 
 def test_what_a_provider_counts_corrects_the_next_fit() -> None:

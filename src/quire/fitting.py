@@ -166,9 +166,13 @@ class Fitter:
     def _new_entries(self, new: Json, form: str) -> list[Entry] | None:
         """The entries of the new messages; None if all messages have to be read again.
 
-        New messages must begin with a reply: those of the user or of tools may belong to the message before them.
+        New messages must begin with a reply: those of the user or of tools may belong to the message before them, and an
+        instruction could not be told from the system prompt of the body around them.
         """
         if self._assembly is None or not isinstance(format_of(form), Wire):
+            return None
+        first = next(iter(_message_list(new, form)), None) if new else None
+        if isinstance(first, dict) and first.get("role") in ("system", "developer"):
             return None
         entries = _import_entries(form, new) if new else []
         spoken = list(dropwhile(lambda entry: entry.kind in ("system", "tools"), entries))
