@@ -195,6 +195,18 @@ def test_a_rule_gives_back_what_was_lost_and_the_answer_is_the_same(case: str, s
     assert (row["rules"], row["tokens"] > 0, row["usd"] > 0) == (rule, True, True)
 
 
+def test_tools_that_come_in_another_order_with_their_keys_in_another_are_as_first_sent() -> None:
+    def given(turn: int) -> Body:
+        out = clocked(shuffled(claude(turn), turn), turn)
+        for each in out["tools"]:
+            random.Random(f"{turn} {each['name']}").shuffle(fields := list(each.items()))
+            each |= {name: each.pop(name) for name, _ in fields}
+        return out
+
+    sent = mended(map(given, range(1, TURNS + 1)), ["key-order", "tool-order", "volatile"])
+    assert len({json.dumps([each["tools"], each["system"]]) for each in sent}) == 1
+
+
 def test_of_a_long_line_only_the_sentence_that_changed_is_told_again() -> None:
     was, now = (RULES.replace("\n", " ") + f" It is 2026-11-16 09:0{n}:11. Be brief." for n in (1, 2))
     assert changed_sections(was, now) == [("volatile", "It is 2026-11-16 09:02:11.")]

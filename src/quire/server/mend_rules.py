@@ -531,8 +531,9 @@ def _in_blocks(body: JsonObject) -> JsonObject:
 # In the order they are tried; marks come last, on what the others made.
 Rule = Callable[[BodyDraft], bool]
 RULES: dict[str, Rule] = {
-    "key-order": key_order,
+    # Keys are compared place by place, so the tools have to stand in theirs first.
     "tool-order": tool_order,
+    "key-order": key_order,
     "volatile": lambda draft: _changed_head(draft, "volatile"),
     "retrieved": retrieved,
     "late-tools": late_tools,
