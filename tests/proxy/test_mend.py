@@ -195,6 +195,16 @@ def test_a_rule_gives_back_what_was_lost_and_the_answer_is_the_same(case: str, s
     assert (row["rules"], row["tokens"] > 0, row["usd"] > 0) == (rule, True, True)
 
 
+def test_a_branch_behind_another_front_is_told_all_that_the_application_offers_and_says() -> None:
+    def given(turn: int, *said: str) -> Body:
+        return in_front(grown(clocked({**claude(turn), **(body(*said) if said else {})}, turn), turn), turn)
+
+    turned_back = [given(turn, *TALK[:6], "But why?", *more) for turn, more in ((5, ()), (6, ("So.", "And then?")))]
+    for own, sent in zip(requests := [*map(given, range(1, 5)), *turned_back], mended(requests), strict=True):
+        assert all(f'"{each["name"]}"' in json.dumps(sent) for each in own["tools"])
+        assert re.findall(r"project\d", json.dumps(own))[-1] in json.dumps(sent)
+
+
 def test_tools_that_come_in_another_order_with_their_keys_in_another_are_as_first_sent() -> None:
     def given(turn: int) -> Body:
         out = clocked(shuffled(claude(turn), turn), turn)

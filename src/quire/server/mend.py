@@ -276,11 +276,13 @@ def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None, sent:
 
     Where the head is another for all that, or a tool that was told of is gone, what is behind is read anew, and what was
     told since stands in the head or is no longer so: the application's own goes on, and is what later ones are compared with.
+    So it does where the message behind which that was told is not in this request.
     """
     draft, fired = _try_rules(rules, call, before, sent)
     if before is not None and (
         _head(draft.state.newest, draft.wire) != _head(before.first, draft.wire)
         or not set(draft.changes.late_tools) <= set(_tool_names(call.body))
+        or not draft.holds_changes
     ):
         anew = HeadState(before.first, before.newest, tools=before.tools)
         draft, fired = _try_rules([name for name in rules if name in _ORDERS], call, anew, sent)
@@ -297,10 +299,11 @@ def _try_rules(rules: Sequence[str], call: SentCall, before: HeadState | None, s
     body = call.body
     state = copy.copy(before or HeadState(body, body, tools=_tool_names(body)))
     draft = BodyDraft(body, state, wire_of(call.provider, body), sent, rules)
-    draft.changes = _changes_before(draft)
+    draft.changes, told_behind = _changes_before(draft)
     fired = [name for name in rules if before is not None and name != "marks" and RULES[name](draft)]
     # Texts that were put behind earlier messages are put there again, then the new ones behind the last.
     state.newest = draft.body
+    draft.holds_changes = not told_behind or told_behind in _ends(map(draft.digest, draft.messages))
     if _with_tails(draft) and not fired:
         # A tail that has not changed is not reported as a rule: the rule that wrote it is.
         fired = list(change_rules(draft.changes))
@@ -326,18 +329,18 @@ def change_rules(changes: HeadChanges) -> Iterator[str]:
         yield "late-effort"
 
 
-def _changes_before(draft: BodyDraft) -> HeadChanges:
-    """What was told behind the messages of this request: another branch of its conversation was told other things."""
+def _changes_before(draft: BodyDraft) -> tuple[HeadChanges, str]:
+    """What was told behind this request's messages (other branches were told other things), and the last of these ends."""
     state, field = draft.state, draft.wire.layout.field
     if not state.tails:
-        return HeadChanges()
+        return HeadChanges(), ""
     now, first = (list(map(draft.digest, rows)) for rows in (draft.messages, state.newest[field][:2]))
     # What changes in front of the history was sent as it was first: messages of the system, retrieved context.
     fronts = itertools.product(*({now[at], first[at]} for at in range(min(len(now), len(first)))))
     for front in sorted(fronts, key=lambda front: front != tuple(now[: len(front)])):
-        if tails := [state.tails[end] for end in _ends([*front, *now[len(front) :]]) if end in state.tails]:
-            return copy.copy(tails[-1].changes)
-    return HeadChanges()
+        if ends := [end for end in _ends([*front, *now[len(front) :]]) if end in state.tails]:
+            return copy.copy(state.tails[ends[-1]].changes), ends[-1]
+    return HeadChanges(), ""
 
 
 def _ends(messages: Iterable[bytes]) -> Iterator[str]:

@@ -111,6 +111,8 @@ class BodyDraft:
     ) -> None:
         self.body, self.state, self.wire, self.sent, self.rules = body, state, wire, sent, rules
         self.info, self.tail, self.changes = sent.marker.info, Tail(), HeadChanges()
+        # Whether what `changes` says was told stands in this request: it does not behind another front.
+        self.holds_changes = True
         # Texts of the head that are again as first sent; the headers it needs; the digests of messages that were marked.
         self.restored, self.betas, self.lines = set[Path](), list[str](), list[bytes]()
 
