@@ -2,15 +2,17 @@
 
 import asyncio
 import base64
+import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from contextvars import ContextVar
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import quire
@@ -308,6 +310,52 @@ def test_a_stream_that_held_nothing_is_no_reply(tmp_path: Path) -> None:
     thread.request(TARGET)
     with pytest.raises(ProviderError, match="the stream ended before"):
         thread.record(Nothing())
+
+    class NothingLater:
+        async def __aiter__(self) -> AsyncIterator[object]:
+            for event in ():
+                yield event
+
+        async def get_final_response(self) -> object:
+            return Nothing().get_final_response()
+
+    with pytest.raises(ProviderError, match="the stream ended before"):
+        asyncio.run(AsyncThread(thread).record(NothingLater()))
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_stream_that_was_read_is_recorded_however_it_ended(tmp_path: Path, reason: str, is_async: bool) -> None:
+    import openai
+
+    choices: list[dict[str, Any]] = [{"delta": {"content": "A sp"}}, {"delta": {}, "finish_reason": reason}]
+    chunks = [{"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, **choice}]} for choice in choices]
+    body = "".join(f"data: {line}\n\n" for line in [*map(json.dumps, chunks), "[DONE]"])
+    transport = httpx.MockTransport(
+        lambda request: httpx.Response(200, headers={"content-type": "text/event-stream"}, text=body)
+    )
+    thread = opened(tmp_path)
+    thread.user("What lies there?")
+    request = thread.request(TARGET, max_tokens=2)
+
+    async def awaited() -> None:
+        http = httpx.AsyncClient(transport=transport)
+        async with (
+            openai.AsyncOpenAI(api_key="any", http_client=http) as client,
+            client.chat.completions.stream(**request.kwargs) as stream,
+        ):
+            assert [event async for event in stream]
+            await AsyncThread(thread).record(stream)
+
+    if is_async:
+        asyncio.run(awaited())
+    else:
+        http = httpx.Client(transport=transport)
+        with openai.OpenAI(api_key="any", http_client=http) as client:
+            with client.chat.completions.stream(**request.kwargs) as stream:
+                assert list(stream)
+                thread.record(stream)
+    assert [entry.body.get("stop") or entry.text for entry in thread][-2:] == [reason, "A sp"]
 
 
 def test_a_reply_is_recorded_once(tmp_path: Path) -> None:

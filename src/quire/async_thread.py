@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import wraps
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from quire.log import off_loop
@@ -77,7 +78,8 @@ class AsyncThread:
                 was_consumed = False
             whole = None
             with suppress(AssertionError, RuntimeError):  # what SDKs raise when no event came
-                whole = await final if was_consumed and (final := put_together(events)) is not None else None
+                found = put_together(events) if was_consumed else None
+                whole = await found if isawaitable(found) else found
             reply = reader.reply() if whole is None else whole
         return await off_loop(self.thread.record, reply, request, served, on_text=on_text)
 

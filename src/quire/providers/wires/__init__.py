@@ -147,9 +147,11 @@ def events_in(reply: Any) -> Any:
 
 
 def put_together(events: Any) -> Any:
-    """The whole reply (async: to be awaited) that an SDK's own stream made of events which were read before; or None."""
-    names = ("get_final_message", "get_final_completion", "get_final_response")
-    return next((getattr(events, name)() for name in names if hasattr(events, name)), None)
+    """The whole reply that an SDK's own stream made of events read before (async Responses: to be awaited), or None."""
+    # Not `get_final_completion`, which raises where a reply ended at its limit or was held back by a filter.
+    names = ("current_message_snapshot", "current_completion_snapshot", "get_final_response")
+    whole = next((getattr(events, name) for name in names if hasattr(events, name)), None)
+    return whole() if callable(whole) else whole
 
 
 def feed(reader: ReplyReader, event: Any, on_text: Callable[[str], object] | None) -> None:
