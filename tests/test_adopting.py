@@ -351,10 +351,12 @@ def test_a_stream_that_was_read_is_recorded_however_it_ended(tmp_path: Path, rea
         asyncio.run(awaited())
     else:
         http = httpx.Client(transport=transport)
-        with openai.OpenAI(api_key="any", http_client=http) as client:
-            with client.chat.completions.stream(**request.kwargs) as stream:
-                assert list(stream)
-                thread.record(stream)
+        with (
+            openai.OpenAI(api_key="any", http_client=http) as client,
+            client.chat.completions.stream(**request.kwargs) as stream,
+        ):
+            assert list(stream)
+            thread.record(stream)
     assert [entry.body.get("stop") or entry.text for entry in thread][-2:] == [reason, "A sp"]
 
 
