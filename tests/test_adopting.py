@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from contextvars import ContextVar
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -262,7 +263,19 @@ def test_what_recall_finds_tells_what_it_was_found_by(tmp_path: Path) -> None:
     assert [hit.by for hit in thread.recall("the key", scope="records")] == ["words"]
 
 
-@pytest.mark.parametrize("kind", ["chat", "chat read", "message read", "message awaited", "response"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "chat",
+        "chat begun",
+        "chat read",
+        "message begun",
+        "message read",
+        "message awaited",
+        "message begun awaited",
+        "response",
+    ],
+)
 def test_the_streams_that_sdks_put_together_themselves_are_recorded(tmp_path: Path, kind: str) -> None:
     import anthropic
     import openai
@@ -280,21 +293,23 @@ def test_the_streams_that_sdks_put_together_themselves_are_recorded(tmp_path: Pa
     async def awaited(url: str) -> None:
         client = anthropic.AsyncAnthropic(base_url=url, api_key="any")
         async with client, client.messages.stream(**request.kwargs) as stream:
-            assert [text async for text in stream.text_stream]
+            async for _ in stream.text_stream:
+                if "begun" in kind:
+                    break
             await AsyncThread(thread).record(stream)
 
-    with emulator(provider, lambda *_: "A spoon.") as server, ExitStack() as stack:
-        if kind == "message awaited":
+    with emulator(provider, lambda *_: "A spoon and a fork.") as server, ExitStack() as stack:
+        if "awaited" in kind:
             asyncio.run(awaited(server.url))
         else:
             make = anthropic.Anthropic if provider == "anthropic" else openai.OpenAI
             at = server.url + "/v1" * (provider == "openai")
             client = stack.enter_context(make(base_url=at, api_key="any"))
             stream = stack.enter_context(attrgetter(calls)(client).stream(**request.kwargs))
-            read = list(stream) if "read" in kind else []
+            before = list(islice(stream, 3 if "begun" in kind else None if "read" in kind else 0))
             thread.record(stream, on_text=heard.append)
-            assert "".join(heard) == ("" if read else "A spoon.")
-    assert [entry.text for entry in thread if entry.kind == "respond"] == ["A spoon."]
+            assert "".join(heard) == ("" if before else "A spoon and a fork.")
+    assert [entry.text for entry in thread if entry.kind == "respond"] == ["A spoon and a fork."]
 
 
 def test_a_stream_that_held_nothing_is_no_reply(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from quire.log import off_loop
-from quire.providers.wires import events_in, feed, put_together
+from quire.providers.wires import events_in, feed, is_begun, put_together
 from quire.thread import Thread
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ class AsyncThread:
     ) -> list[Entry]:
         """Append a reply to the log; a stream, sync or async, is read to its end, and `on_text` gets each piece of text."""
         if hasattr(events := events_in(reply), "__aiter__"):
-            reader, was_consumed = self.thread._reader(request), True
+            reader, was_begun, is_fed = self.thread._reader(request), is_begun(events), False
             async for event in events:
-                feed(reader, event, on_text)
-                was_consumed = False
+                if is_fed := not was_begun:
+                    feed(reader, event, on_text)
             whole = None
             with suppress(AssertionError, RuntimeError):  # what SDKs raise when no event came
-                found = put_together(events) if was_consumed else None
+                found = None if is_fed else put_together(events)
                 whole = await found if isawaitable(found) else found
             reply = reader.reply() if whole is None else whole
         return await off_loop(self.thread.record, reply, request, served, on_text=on_text)

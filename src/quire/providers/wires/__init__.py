@@ -6,6 +6,7 @@ import functools
 import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -146,10 +147,21 @@ def events_in(reply: Any) -> Any:
     return events if not whole and (hasattr(events, "__iter__") or hasattr(events, "__aiter__")) else None
 
 
+# What the SDKs' own streams of messages and of chats have put together so far; not `get_final_completion`, which raises
+# where a reply ended at its limit or was held back by a filter.
+_SNAPSHOTS = ("current_message_snapshot", "current_completion_snapshot")
+
+
+def is_begun(events: Any) -> bool:
+    """Whether an SDK's own stream was read before, in part or whole: what came then, only the SDK has."""
+    with suppress(AssertionError):  # what SDKs raise before the first event
+        return any(hasattr(events, name) for name in _SNAPSHOTS)
+    return False
+
+
 def put_together(events: Any) -> Any:
-    """The whole reply that an SDK's own stream made of events read before (async Responses: to be awaited), or None."""
-    # Not `get_final_completion`, which raises where a reply ended at its limit or was held back by a filter.
-    names = ("current_message_snapshot", "current_completion_snapshot", "get_final_response")
+    """The whole reply that an SDK's own stream made (of async Responses: to be awaited); None of another stream."""
+    names = (*_SNAPSHOTS, "get_final_response")
     whole = next((getattr(events, name) for name in names if hasattr(events, name)), None)
     return whole() if callable(whole) else whole
 
