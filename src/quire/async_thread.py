@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import wraps
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from quire.log import off_loop
-from quire.providers.wires import events_in, feed, is_begun, put_together
+from quire.providers.wires import events_in, feed, snapshot
 from quire.thread import Thread
 
 if TYPE_CHECKING:
@@ -72,14 +71,14 @@ class AsyncThread:
     ) -> list[Entry]:
         """Append a reply to the log; a stream, sync or async, is read to its end, and `on_text` gets each piece of text."""
         if hasattr(events := events_in(reply), "__aiter__"):
-            reader, was_begun, is_fed = self.thread._reader(request), is_begun(events), False
+            reader, was_begun, is_fed = self.thread._reader(request), snapshot(events) is not None, False
             async for event in events:
                 if is_fed := not was_begun:
                     feed(reader, event, on_text)
-            whole = None
-            with suppress(AssertionError, RuntimeError):  # what SDKs raise when no event came
-                found = None if is_fed else put_together(events)
-                whole = await found if isawaitable(found) else found
+            whole = None if is_fed else snapshot(events)
+            if not is_fed and hasattr(events, "get_final_response"):
+                with suppress(RuntimeError):  # what OpenAI's SDK raises when no response was completed
+                    whole = await events.get_final_response()
             reply = reader.reply() if whole is None else whole
         return await off_loop(self.thread.record, reply, request, served, on_text=on_text)
 

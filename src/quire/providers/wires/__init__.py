@@ -147,23 +147,13 @@ def events_in(reply: Any) -> Any:
     return events if not whole and (hasattr(events, "__iter__") or hasattr(events, "__aiter__")) else None
 
 
-# What the SDKs' own streams of messages and of chats have put together so far; not `get_final_completion`, which raises
-# where a reply ended at its limit or was held back by a filter.
-_SNAPSHOTS = ("current_message_snapshot", "current_completion_snapshot")
-
-
-def is_begun(events: Any) -> bool:
-    """Whether an SDK's own stream was read before, in part or whole: what came then, only the SDK has."""
+def snapshot(events: Any) -> Any:
+    """What an SDK's own stream has put together of the events read so far; None before the first, and of other streams."""
+    # Not `get_final_completion`, which raises where a reply ended at its limit or was held back by a filter.
+    names = ("current_message_snapshot", "current_completion_snapshot")
     with suppress(AssertionError):  # what SDKs raise before the first event
-        return any(hasattr(events, name) for name in _SNAPSHOTS)
-    return False
-
-
-def put_together(events: Any) -> Any:
-    """The whole reply that an SDK's own stream made (of async Responses: to be awaited); None of another stream."""
-    names = (*_SNAPSHOTS, "get_final_response")
-    whole = next((getattr(events, name) for name in names if hasattr(events, name)), None)
-    return whole() if callable(whole) else whole
+        return next((getattr(events, name) for name in names if hasattr(events, name)), None)
+    return None
 
 
 def feed(reader: ReplyReader, event: Any, on_text: Callable[[str], object] | None) -> None:
