@@ -2,15 +2,18 @@
 
 import asyncio
 import base64
+import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from contextvars import ContextVar
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import quire
@@ -260,7 +263,19 @@ def test_what_recall_finds_tells_what_it_was_found_by(tmp_path: Path) -> None:
     assert [hit.by for hit in thread.recall("the key", scope="records")] == ["words"]
 
 
-@pytest.mark.parametrize("kind", ["chat", "chat read", "message read", "message awaited", "response"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "chat",
+        "chat begun",
+        "chat read",
+        "message begun",
+        "message read",
+        "message awaited",
+        "message begun awaited",
+        "response",
+    ],
+)
 def test_the_streams_that_sdks_put_together_themselves_are_recorded(tmp_path: Path, kind: str) -> None:
     import anthropic
     import openai
@@ -278,21 +293,23 @@ def test_the_streams_that_sdks_put_together_themselves_are_recorded(tmp_path: Pa
     async def awaited(url: str) -> None:
         client = anthropic.AsyncAnthropic(base_url=url, api_key="any")
         async with client, client.messages.stream(**request.kwargs) as stream:
-            assert [text async for text in stream.text_stream]
+            async for _ in stream.text_stream:
+                if "begun" in kind:
+                    break
             await AsyncThread(thread).record(stream)
 
-    with emulator(provider, lambda *_: "A spoon.") as server, ExitStack() as stack:
-        if kind == "message awaited":
+    with emulator(provider, lambda *_: "A spoon and a fork.") as server, ExitStack() as stack:
+        if "awaited" in kind:
             asyncio.run(awaited(server.url))
         else:
             make = anthropic.Anthropic if provider == "anthropic" else openai.OpenAI
             at = server.url + "/v1" * (provider == "openai")
             client = stack.enter_context(make(base_url=at, api_key="any"))
             stream = stack.enter_context(attrgetter(calls)(client).stream(**request.kwargs))
-            read = list(stream) if "read" in kind else []
+            before = list(islice(stream, 3 if "begun" in kind else None if "read" in kind else 0))
             thread.record(stream, on_text=heard.append)
-            assert "".join(heard) == ("" if read else "A spoon.")
-    assert [entry.text for entry in thread if entry.kind == "respond"] == ["A spoon."]
+            assert "".join(heard) == ("" if before else "A spoon and a fork.")
+    assert [entry.text for entry in thread if entry.kind == "respond"] == ["A spoon and a fork."]
 
 
 def test_a_stream_that_held_nothing_is_no_reply(tmp_path: Path) -> None:
@@ -308,6 +325,54 @@ def test_a_stream_that_held_nothing_is_no_reply(tmp_path: Path) -> None:
     thread.request(TARGET)
     with pytest.raises(ProviderError, match="the stream ended before"):
         thread.record(Nothing())
+
+    class NothingLater:
+        async def __aiter__(self) -> AsyncIterator[object]:
+            for event in ():
+                yield event
+
+        async def get_final_response(self) -> object:
+            return Nothing().get_final_response()
+
+    with pytest.raises(ProviderError, match="the stream ended before"):
+        asyncio.run(AsyncThread(thread).record(NothingLater()))
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_stream_that_was_read_is_recorded_however_it_ended(tmp_path: Path, reason: str, is_async: bool) -> None:
+    import openai
+
+    choices: list[dict[str, Any]] = [{"delta": {"content": "A sp"}}, {"delta": {}, "finish_reason": reason}]
+    chunks = [{"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, **choice}]} for choice in choices]
+    body = "".join(f"data: {line}\n\n" for line in [*map(json.dumps, chunks), "[DONE]"])
+    transport = httpx.MockTransport(
+        lambda request: httpx.Response(200, headers={"content-type": "text/event-stream"}, text=body)
+    )
+    thread = opened(tmp_path)
+    thread.user("What lies there?")
+    request = thread.request(TARGET, max_tokens=2)
+
+    async def awaited() -> None:
+        http = httpx.AsyncClient(transport=transport)
+        async with (
+            openai.AsyncOpenAI(api_key="any", http_client=http) as client,
+            client.chat.completions.stream(**request.kwargs) as stream,
+        ):
+            assert [event async for event in stream]
+            await AsyncThread(thread).record(stream)
+
+    if is_async:
+        asyncio.run(awaited())
+    else:
+        http = httpx.Client(transport=transport)
+        with (
+            openai.OpenAI(api_key="any", http_client=http) as client,
+            client.chat.completions.stream(**request.kwargs) as stream,
+        ):
+            assert list(stream)
+            thread.record(stream)
+    assert [entry.body.get("stop") or entry.text for entry in thread][-2:] == [reason, "A sp"]
 
 
 def test_a_reply_is_recorded_once(tmp_path: Path) -> None:

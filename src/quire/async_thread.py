@@ -8,7 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from quire.log import off_loop
-from quire.providers.wires import events_in, feed, put_together
+from quire.providers.wires import events_in, feed, snapshot
 from quire.thread import Thread
 
 if TYPE_CHECKING:
@@ -71,13 +71,14 @@ class AsyncThread:
     ) -> list[Entry]:
         """Append a reply to the log; a stream, sync or async, is read to its end, and `on_text` gets each piece of text."""
         if hasattr(events := events_in(reply), "__aiter__"):
-            reader, was_consumed = self.thread._reader(request), True
+            reader, was_begun, is_fed = self.thread._reader(request), snapshot(events) is not None, False
             async for event in events:
-                feed(reader, event, on_text)
-                was_consumed = False
-            whole = None
-            with suppress(AssertionError, RuntimeError):  # what SDKs raise when no event came
-                whole = await final if was_consumed and (final := put_together(events)) is not None else None
+                if is_fed := not was_begun:
+                    feed(reader, event, on_text)
+            whole = None if is_fed else snapshot(events)
+            if not is_fed and hasattr(events, "get_final_response"):
+                with suppress(RuntimeError):  # what OpenAI's SDK raises when no response was completed
+                    whole = await events.get_final_response()
             reply = reader.reply() if whole is None else whole
         return await off_loop(self.thread.record, reply, request, served, on_text=on_text)
 

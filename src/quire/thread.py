@@ -38,7 +38,7 @@ from quire.providers.gemini_cache import Served
 from quire.providers.incoming import ReplyReader
 from quire.providers.models import named_target
 from quire.providers.rules import GrowingCheck, require
-from quire.providers.wires import events_in, feed, parse_reply, put_together
+from quire.providers.wires import events_in, feed, parse_reply, snapshot
 from quire.thread_state import CHECKPOINT_EVERY_READ, ThreadState, changed_policy, changes, policy_for, within
 from quire.values import (
     Entry,
@@ -208,18 +208,20 @@ class Thread(Closing, Forking):
     ) -> list[Entry]:
         """Append a reply (the SDK's object, or JSON) to the log, with the hashes of its request and its usage.
 
-        A stream is read to its end; `on_text` is called with each piece of text.
+        A stream is read to its end; `on_text` is called with each piece of text. Of an SDK's own stream that was read
+        before, in part or whole, the SDK has what came: it is recorded, without `on_text`.
         """
         if (events := events_in(reply)) is not None:
             if hasattr(events, "__aiter__"):
                 raise CallError("the stream is asynchronous", hint="await AsyncThread(thread).record(…)")
-            reader, was_consumed = self._reader(request), True
+            reader, was_begun, is_fed = self._reader(request), snapshot(events) is not None, False
             for event in events:
-                feed(reader, event, on_text)
-                was_consumed = False
-            whole = None
-            with contextlib.suppress(AssertionError, RuntimeError):  # what SDKs raise when no event came
-                whole = put_together(events) if was_consumed else None
+                if is_fed := not was_begun:
+                    feed(reader, event, on_text)
+            whole = None if is_fed else snapshot(events)
+            if not is_fed and hasattr(events, "get_final_response"):
+                with contextlib.suppress(RuntimeError):  # what OpenAI's SDK raises when no response was completed
+                    whole = events.get_final_response()
             reply = reader.reply() if whole is None else whole
         return self._record(reply, request, served)
 

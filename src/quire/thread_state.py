@@ -181,10 +181,9 @@ class ThreadState:
                 self._last_read = entry.seq
             if entry.kind == "user":
                 position.times_before_turn = len(position.times)
-            elif entry.kind == "sent":
-                if is_request(entry):
-                    position.segments, position.sent_seq = self._segments_of(entry), entry.seq
-                    position.times += [] if entry.at is None else [entry.at]
+            elif is_request(entry):
+                position.segments, position.sent_seq = self._segments_of(entry), entry.seq
+                position.times += [] if entry.at is None else [entry.at]
                 position.reply_id = entry.wire.get("id") or position.reply_id
             elif entry.kind in ("system", "tools"):
                 if entry.meta.get("replace"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire import Entry, Policy, Request, Thread, open_store, providers, requests
+from quire import Entry, Policy, Reply, Request, Thread, Usage, open_store, providers, requests
 from quire.assemble.fit import enclose
 from quire.errors import CallError
 from quire.observe import chat_messages
@@ -131,6 +131,20 @@ def test_the_log_keeps_of_each_request_the_hashes_of_what_is_new_also_from_proce
     told = [entry for entry in log if entry.kind == "sent" and not entry.meta.get("aside")]
     assert [segments(log)[entry.seq] for entry in told] == sent
     assert sum(len(entry.body["segments"]) for entry in told) < sum(map(len, sent)) / 2
+
+
+def test_a_side_request_is_not_the_one_that_the_next_is_compared_with(tmp_path: Path) -> None:
+    thread = quire.open(tmp_path / "t.db", "t")
+    thread.diagnose = True
+    thread.user("first")
+    request = thread.request(TARGET, max_tokens=100)
+    thread.record(reply("ok"))
+    aside = thread.sent_entry(request, Reply((), Usage(), id="title"))
+    thread.append(Entry("sent", {**aside.body, "meta": {**aside.meta, "aside": "title"}}))
+    with pytest.raises(CallError, match="m is recorded already"):
+        thread.record(reply("ok"))
+    thread.user("second")
+    assert thread.request(TARGET, max_tokens=100).body["diagnostics"] == {"previous_message_id": "m"}
 
 
 def test_a_thread_that_was_sent_is_seen_by_every_command(tmp_path: Path) -> None:

@@ -76,6 +76,11 @@ def test_a_request_of_such_tools_alone_has_none_elsewhere() -> None:
     assert "tools" not in str(providers.export("anthropic", entries))
 
 
+def test_one_of_geminis_may_hold_a_list_or_nothing() -> None:
+    (entry,) = providers.tool_entries([{"mcpServers": [{"name": "a"}], "codeExecution": None}])
+    assert [tool["name"] for tool in entry.tools] == ["mcpServers"]
+
+
 def test_a_custom_tool_is_a_function_where_there_are_none() -> None:
     custom = {"type": "custom", "name": "sql", "description": "A query", "format": {"type": "text"}}
     value = {**request_of("openai-responses"), "tools": [custom]}

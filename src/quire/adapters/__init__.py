@@ -89,8 +89,7 @@ class Fitters:
         """Fit messages or a body; `conversation` identifies the conversation, `model` is "provider:model"."""
         key = conversation, model
         with self._lock:
-            fitter = self._by_conversation.pop(key, None)
-            fitter = fitter or self._fitter(self.target or model)
+            fitter = self._by_conversation.pop(key, None) or self._fitter(self.target or model)
             fitted = FittedMessages(fitter.fit(body), fitter.marks)
             self._by_conversation[key] = self.newest = fitter
         return fitted

@@ -265,7 +265,7 @@ class Assembly:
     def _feed_spoken(self, entry: Entry) -> None:
         """The model goes on with its message, or begins another: an imported one keeps its boundaries.
 
-        Not where a call waits for its result, which stands behind all that the model said in a row.
+        While a call waits for its result, they are not kept: the result comes behind all that the model said in a row.
         """
         beside = self.pending.is_context(entry)
         if "block" in entry.wire and not entry.text.strip():

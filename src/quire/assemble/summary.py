@@ -54,7 +54,7 @@ _LABEL = re.compile(r"(User|Done|Open|Failed|Assistant|Changed|Used|Named|Not li
 _UNLISTED = re.compile(r"Not listed: (?=\d)(?:(\d{1,9}) requests)?(?:, )?(?:(\d{1,9}) decisions)?")
 # What calls changed, what others were made with, and what else was said: words that may be named again.
 CHANGED, USED, NAMED = LISTS = ("Changed: ", "Used: ", "Named: ")
-# Where something was left out once or more in a row.
+# One or more marks in a row for something that was left out.
 _GAPS = re.compile(rf"(?:\s*{MORE.strip()})+\s*")
 
 
@@ -310,9 +310,9 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
 
 
 def _each_demand_once(lines: Sequence[Line]) -> list[Line]:
-    """The lines; a sentence that the user said in several messages, a reminder in each say, is told in the newest.
+    """The lines, with a demand that the user repeats (a reminder in each message) only in the newest that says it.
 
-    A message that says nothing else becomes an equal of that one.
+    A message that says nothing else becomes a copy of that one.
     """
     once, line_of = dict[Line, Line](), dict[str, Line]()
     for line in reversed(lines):

@@ -255,7 +255,7 @@ _PARTS_OF_WORDS = re.compile(
     r"ห้าม|อย่า|ต้อง|เสมอ|เท่านั้น|ไม่|ก่อน|ทุก|ภายใน|อย่างน้อย|ยกเว้น|แทน|না(?=[ ।!]|$)|কখনও|শুধু|অবশ্যই|ாதே|ாதீர்|வேண்டாம்|கூடாது|m[ae]y[ıi]n|malı(?!\w)|meli(?!\w)|"
     r"算了|可以了|现在可以|允许|忘れて|取り消|[てで]も?(?:いい|よい|良い|構)|許可|잊어|도 (?:돼|됩|되|괜찮)|허용|مسموح|भूल जा|ลืม|อนุญาต"
 )
-# What somebody does not know, see or have at hand, and thanks, forbid nothing.
+# Negations that demand nothing: what somebody does not know, see or have ("I don't remember"), and thanks.
 _LACKS = re.compile(
     r"(?i)\b(?:(?:I|we|he|she|they) (?:\w+ )?(?:do|did|does|could)(?:n['’]t| not) (?:\w+ )?(?:know|remember|recall|see)|"
     r"I can(?:['’]t|not) (?:\w+ )?(?:remember|recall|see)|I (?:\w+ )?(?:do|did)(?:n['’]t| not) (?:\w+ )?have (?:the|that|those|it|them)|"

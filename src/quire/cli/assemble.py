@@ -134,7 +134,7 @@ def open_requests(
 
 
 def _with_progress(requests: Iterator[_RequestUnder], turns: tuple[int, int] | None) -> Iterator[_RequestUnder]:
-    """Requests; until the first turn that is asked for, a terminal is told how far they are."""
+    """The requests; in a terminal a bar shows how far they are, until the first of the `turns` is reached."""
     if turns is not None:
         with progress() as tell:
             for request in requests:

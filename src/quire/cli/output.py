@@ -95,7 +95,7 @@ Place: TypeAlias = Path | str
 
 
 class FileName(click.Path):
-    """A path; an empty one comes of a variable that is not set, and is neither the folder at hand nor no path."""
+    """A path that may not be empty: an empty one usually comes from a shell variable that is not set."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return super().convert(value or self.fail("The name is empty.", param, ctx), param, ctx)
@@ -344,7 +344,7 @@ def console() -> Console:
     from rich.console import Console
 
     piped, columns = not sys.stdout.isatty(), os.environ.get("COLUMNS", "")
-    unnamed = 160 if piped else 80 if columns else None  # 0 says that nobody knows
+    unnamed = 160 if piped else 80 if columns else None  # COLUMNS=0: the width is not known
     # A pipe has no width of its own; tables there should not fold as on a narrow screen.
     return Console(
         highlight=False,

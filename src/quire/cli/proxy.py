@@ -296,7 +296,7 @@ class Wiring(msgspec.Struct, frozen=True):
 
 
 class ProxiedClient(msgspec.Struct, frozen=True):
-    """A client: its command, the providers it may ask, its wiring by their addresses, and where else its login leads."""
+    """A client: its command, its providers, how it is pointed at their addresses, and the address that its login needs."""
 
     command: str
     providers: tuple[str, ...]
@@ -331,12 +331,12 @@ def _gemini(urls: dict[str, str]) -> Wiring:
 
 
 def _codex(urls: dict[str, str]) -> Wiring:
-    version = "" if _codex_address() else "/v1"  # behind ChatGPT's address there is none
+    version = "" if _codex_address() else "/v1"  # paths at ChatGPT's address have no version
     return Wiring(words=("-c", f'openai_base_url="{urls["openai"]}{version}"'))
 
 
 def _codex_address() -> str:
-    """Where codex asks when ChatGPT's login pays, which OpenAI's own address does not know; "" with a key."""
+    """The address that codex asks with a login of ChatGPT, which OpenAI's own refuses; "" with an API key."""
     file = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "auth.json"
     auth = _settings(text_of(file) or "", str(file))
     return "https://chatgpt.com/backend-api/codex" if auth.get("tokens") and not auth.get("OPENAI_API_KEY") else ""

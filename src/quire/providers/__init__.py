@@ -154,8 +154,8 @@ def _tool_form(tool: JsonObject) -> str:
         return "anthropic" if _DATED.search(kind) else "openai-responses"
     if "name" in tool:
         return ""
-    # Gemini's own tools are objects under their names: {"googleSearch": {}}.
-    if not tool or "parameters" in tool or not all(isinstance(inner, dict) for inner in tool.values()):
+    # Gemini's own tools are objects or lists under their names: {"googleSearch": {}}.
+    if not tool or "parameters" in tool or not all(isinstance(own, dict | list | None) for own in tool.values()):
         hint = 'Write {"name": …, "description": …, "parameters": {…}}, or hand over a function.'
         raise CallError(f"a tool's definition has a name; this holds {', '.join(tool)[:60] or 'nothing'}", hint=hint)
     return "gemini"

@@ -314,8 +314,6 @@ class ModelInfo(msgspec.Struct, frozen=True):
     max_output: int
     vocabulary: str
     vocabulary_exact: bool
-    # Tokens this model counts for one of `vocabulary`, where the real vocabulary is not public.
-    token_factor: float
     prices: Prices
     cache: Cache
     features: Features
@@ -387,7 +385,6 @@ def _info(provider: str, wire: str, model: str) -> ModelInfo:
         max_output=facts["max_output"],
         vocabulary=words.vocabulary,
         vocabulary_exact=words.exact,
-        token_factor=words.factor,
         prices=_prices(provider, model, row),
         cache=_cache(facts),
         features=msgspec.convert(features, Features),

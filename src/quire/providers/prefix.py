@@ -135,7 +135,7 @@ class Unit(msgspec.Struct, frozen=True, dict=True):
         return any(is_marked(part.value) for part in self.parts)
 
     def at(self, place: str | int, section: Section | None = None) -> Unit:
-        """The same message at another place, or in another section, with all that was made of it already."""
+        """The same message at another place or in another section, with what was computed for it already."""
         section = section or self.section
         if (self.path[-1], self.section) == (place, section):
             return self

@@ -190,15 +190,15 @@ _NAMED = re.compile(r'"name"\s*:\s*"([A-Za-z_][A-Za-z0-9_-]{0,63})"')
 # Tools as text, for chat models that take no tool definitions: described in L1, called in the event protocol.
 
 GUIDELINES = """To use a tool, write one line and stop; its result will follow:
-{d}call: {{"name": "tool", "args": {{}}}}
+$call: {"name": "tool", "args": {}}
 Use only the tools above, with the arguments they take. When you know the answer, write it as plain text."""
 _NATIVE = ("tools", "tool_choice", "parallel_tool_calls")
 
 
-def tool_text(tools: Iterable[JsonObject], delimiter: Delimiter = "$") -> str:
+def tool_text(tools: Iterable[JsonObject]) -> str:
     """Tool descriptions and guidelines for the end of L1; "" without tools."""
     listed = [_describe(tool) for tool in tools]
-    return "\n\n".join(["# Available Tools", *listed, GUIDELINES.format(d=delimiter)]) if listed else ""
+    return "\n\n".join(["# Available Tools", *listed, GUIDELINES]) if listed else ""
 
 
 def _describe(tool: JsonObject) -> str:
@@ -217,8 +217,6 @@ def _describe(tool: JsonObject) -> str:
 class TextTools(Messages, frozen=True, kw_only=True):
     """Role messages in which calls and results are text, instead of the engine's own tool calls."""
 
-    delimiter: Delimiter = "$"
-
     def request(self, thread: TurnThread, target: str, options: JsonObject) -> Request:
         """The thread's next request, with calls and results as text."""
         if not wire_of(target).tools_in_words:
@@ -227,13 +225,13 @@ class TextTools(Messages, frozen=True, kw_only=True):
             )
         request = super().request(thread, target, options)
         body = {key: value for key, value in request.body.items() if key not in _NATIVE}
-        body["messages"] = told_messages(request.body["messages"], self.delimiter)
-        body.setdefault("stop", _stops(self.delimiter))
+        body["messages"] = messages_in_words(request.body["messages"])
+        body.setdefault("stop", _stops("$"))
         return msgspec.structs.replace(request, body=body, lines=lines_of(body, request.provider))
 
     def reader(self, thread: TurnThread, target: str, names: Iterable[str]) -> RereadStream:
         calls = sum(entry.kind == "call" for entry in thread.store.read(thread.name))
-        read = partial(_read_calls, delimiter=self.delimiter, read=EventReader(calls, hears_all=True))
+        read = partial(_read_calls, read=EventReader(calls, hears_all=True))
         return RereadStream(providers.stream(target, names), read)
 
 
@@ -242,11 +240,11 @@ def _stops(delimiter: Delimiter) -> list[str]:
     return [f"\n{delimiter}{kind}:" for kind in ("user", "result")]
 
 
-def told_messages(messages: Sequence[JsonObject], delimiter: Delimiter = "$") -> list[JsonObject]:
+def messages_in_words(messages: Sequence[JsonObject]) -> list[JsonObject]:
     """Messages with calls as lines of the assistant's text, and a group's results as the user's next message."""
     out: list[JsonObject] = []
     for message in messages:
-        in_words = _message_in_words(message, delimiter)
+        in_words = _message_in_words(message)
         if out and out[-1]["role"] == in_words["role"] == "user" and message["role"] == "tool":
             out[-1] = {"role": "user", "content": f"{out[-1]['content']}\n\n{in_words['content']}"}
         else:
@@ -254,18 +252,18 @@ def told_messages(messages: Sequence[JsonObject], delimiter: Delimiter = "$") ->
     return out
 
 
-def _message_in_words(message: JsonObject, delimiter: Delimiter) -> JsonObject:
+def _message_in_words(message: JsonObject) -> JsonObject:
     content = message.get("content")
     if isinstance(content, list):
         content = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     text = content if isinstance(content, str) else ""
     if message["role"] == "tool":
-        return {"role": "user", "content": f"{delimiter}result: {marks(delimiter).guard(text)}"}
+        return {"role": "user", "content": f"$result: {marks('$').guard(text)}"}
     calls = message.get("tool_calls")
     if message["role"] != "assistant" or not calls:
         return message
-    lines = [render_event(Respond(text), delimiter)] if text.strip() else []
-    lines += [f"{delimiter}call: {_call(call['function'])}" for call in calls]
+    lines = [render_event(Respond(text))] if text.strip() else []
+    lines += [f"$call: {_call(call['function'])}" for call in calls]
     return {"role": "assistant", "content": "\n\n".join(lines)}
 
 
@@ -302,11 +300,11 @@ class RereadStream:
         return msgspec.structs.replace(reply, entries=tuple(self.entries))
 
 
-def _read_calls(entry: Entry, delimiter: Delimiter, read: EventReader) -> list[Entry]:
+def _read_calls(entry: Entry, read: EventReader) -> list[Entry]:
     """A text entry; where it contains calls, its text and call entries."""
     if entry.kind != "respond":
         return [entry]
-    events = protocol.read(entry.text, delimiter)
+    events = protocol.read(entry.text)
     if len(events) == 1 and events[0].kind == "respond" and events[0].text == entry.text:
         return [entry]
     out: list[Entry] = []

@@ -159,7 +159,7 @@ class _Admission:
 
         async def receive_admitted() -> Message:
             message = await receive()
-            # A WebSocket asks as often as it likes.
+            # A WebSocket carries many requests: each is admitted by itself.
             asks = message["type"] == "websocket.receive"
             if asks and not await self._service.admits_still(headers, tenant, own_header=True):
                 return {"type": "websocket.disconnect", "code": 1008}
@@ -212,7 +212,7 @@ def _by_method(answers: Mapping[str, _Endpoint]) -> _Endpoint:
         if request.method != "HEAD":
             return await answers[request.method](request)
         response = await answers["GET"](request)
-        # A stream would go on unread, and whatever is asked next on the connection wait for its end.
+        # A stream may never end, and the connection's next request would wait for it.
         is_stream = isinstance(response, StreamingResponse)
         return Response(None, response.status_code, dict(response.headers)) if is_stream else response
 
@@ -349,7 +349,7 @@ def openapi(routes: Sequence[Route]) -> JsonObject:
     paths: dict[str, JsonObject] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_by_id, parts)
-    for route in routes:  # its fields are parameters now
+    for route in routes:  # the fields of a query stand among the parameters
         parts.pop(f"{route.operation}_query", None)
     return {
         "openapi": "3.1.0",

@@ -37,7 +37,7 @@ _LOOK_S = 0.1
 # So many changes are looked through for the threads that are followed; behind more, each of those is looked at.
 _CHANGES = 1000
 _ALIVE_S = 15.0
-# How long a reader is told of what comes without being asked again for its key.
+# After this many seconds it is checked again whether a reader's key is valid.
 ADMITTED_S = 10.0
 
 
@@ -285,7 +285,7 @@ class Readers:
     def response(
         self, pieces: AsyncGenerator[bytes, None], admits_still: Callable[[], Awaitable[bool]]
     ) -> StreamingResponse:
-        """The pieces as a stream, taken only as fast as the reader takes them, and as long as it is admitted."""
+        """The pieces as a stream, made no faster than the reader takes them, and only while it is admitted."""
         from starlette.responses import StreamingResponse
 
         if len(self._now) >= self._most:
@@ -294,7 +294,7 @@ class Readers:
             )
 
         async def counted() -> AsyncIterator[bytes]:
-            """Make room when the reader leaves; that the response is forgotten may take until garbage is collected."""
+            """Make room when the reader leaves: the response itself may stay until garbage is collected."""
             asked = time.monotonic()
             try:
                 async with contextlib.aclosing(pieces):

@@ -171,7 +171,7 @@ def as_blocks(content: Json) -> list[Json]:
 
 
 def _joined_blocks(blocks: list[Json], text: str) -> list[Json]:
-    """Blocks with a text behind them; a mark at their end goes on to it, or the text would be paid for twice."""
+    """Blocks with a text behind them; a mark on the last block moves to the text, or it would be paid for twice."""
     last, mark = blocks[-1] if blocks else None, {}
     if isinstance(last, dict):
         blocks[-1], mark = bare(last), {name: last[name] for name in MARKS if name in last}

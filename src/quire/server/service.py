@@ -261,11 +261,11 @@ class Service:
         return name
 
     def stream(self, call: RouteCall, pieces: AsyncGenerator[bytes, None]) -> StreamingResponse:
-        """The pieces as a stream, which ends where the reader's key is revoked."""
+        """The pieces as a stream, which ends when the reader's key is revoked."""
         return self.readers.response(pieces, partial(self.admits_still, call.headers, call.tenant.name))
 
     async def admits_still(self, headers: Mapping[str, str], tenant: str, own_header: bool = False) -> bool:
-        """Whether a connection that was let in would be now: keys are revoked, and the first one closes the service."""
+        """Whether an open connection would still be admitted: keys are revoked, and the first key closes the service."""
         if not await self._demands_key():
             return True
         api_key = await off_loop(self.keys.find, request_key(headers, own_header))

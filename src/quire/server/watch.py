@@ -131,7 +131,7 @@ class Watched(msgspec.Struct, frozen=True):
         """The request in one line, for people who watch; a loss in two more."""
         used = self.call.usage
         kind = "" if self.conversation.kind == "main" else f" ({self.conversation.kind})"
-        # Both are the application's words, and might begin a line of their own.
+        # Both come from the application, and may hold line breaks.
         who = " ".join(f"{self.conversation.name[-24:]}{kind} · {self.call.target}".split())
         marks = "".join(
             [

@@ -88,9 +88,9 @@ def order(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 
 
 class Responses(Sequel):
-    """Row 29: calls and responses turn by turn; neighbours of one speaker are one turn, though it should be one content."""
+    """Row 29: responses match the calls of the turn before; contents of one speaker in a row are one turn (a warning)."""
 
-    # The turn before, how many responses are due (unknown where the calls may be in the cached content) and came.
+    # The path of the turn before; how many responses it needs (None: its calls may be in the cached content); how many came.
     _before = ""
     _due: int | None = None
     _given = 0

@@ -27,7 +27,7 @@ from quire.providers.rules.claude_turns import names
 from quire.providers.rules.grammar import closed, grammar_of, misfits, objects_at, shape
 from quire.values import Json, JsonObject, as_object, as_objects, as_text, value_at
 
-# How llama.cpp and those like it write that a reply may be as long as it likes.
+# With this, llama.cpp and similar servers allow a reply of any length.
 NO_LIMIT = -1
 
 

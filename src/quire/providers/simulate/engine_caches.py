@@ -53,7 +53,7 @@ class Way(NamedTuple):
 
 
 class RadixTree:
-    """All prompts of one cache, shared prefixes once; `timed` where it is asked when a prefix was stored or used."""
+    """All prompts of one cache, shared prefixes once; `timed`: nodes tell when a prefix was stored and last used."""
 
     def __init__(self, timed: bool = True) -> None:
         self.timed = timed
@@ -85,7 +85,7 @@ class RadixTree:
         self.size += len(ids) - way.done
         parent = way.nodes[-1] if way.nodes else self.root
         if way.nodes and not (self.timed or parent.children):
-            # The same leaf goes on, so that a thread stays one node however often it grows.
+            # Extend the leaf itself, so that a thread stays one node however often it grows.
             parent.ids.extend(ids[way.done :])
             way.ends[-1] = len(ids)
         elif way.done < len(ids):

@@ -6,6 +6,7 @@ import functools
 import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -146,10 +147,13 @@ def events_in(reply: Any) -> Any:
     return events if not whole and (hasattr(events, "__iter__") or hasattr(events, "__aiter__")) else None
 
 
-def put_together(events: Any) -> Any:
-    """The whole reply (async: to be awaited) that an SDK's own stream made of events which were read before; or None."""
-    names = ("get_final_message", "get_final_completion", "get_final_response")
-    return next((getattr(events, name)() for name in names if hasattr(events, name)), None)
+def snapshot(events: Any) -> Any:
+    """What an SDK's own stream has put together of the events read so far; None before the first, and of other streams."""
+    # Not `get_final_completion`, which raises where a reply ended at its limit or was held back by a filter.
+    names = ("current_message_snapshot", "current_completion_snapshot")
+    with suppress(AssertionError):  # what SDKs raise before the first event
+        return next((getattr(events, name) for name in names if hasattr(events, name)), None)
+    return None
 
 
 def feed(reader: ReplyReader, event: Any, on_text: Callable[[str], object] | None) -> None:

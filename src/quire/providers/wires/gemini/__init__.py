@@ -149,7 +149,7 @@ def parts_in(candidate: JsonObject) -> list[JsonObject]:
 
 
 def _entries(content: Json, where: str = "content", waiting: Iterable[Entry] = (), before: int = 0) -> list[Entry]:
-    """The entries of a content; `before`: how many the model said in front of it, `waiting`: calls without a result."""
+    """The entries of a content; `before`: how many the model's turn has already, `waiting`: calls without a result."""
     role = value_at(content, "role")
     if not isinstance(content, dict) or role not in (None, "user", "model", "function"):
         raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user and model.")
