@@ -596,6 +596,8 @@ WHOLE: dict[str, tuple[Callable[[], str | bytes], list[str], str]] = {
     "pi-anthropic": (lambda: seen("anthropic-messages"), ["W1", "W2", PNG], ""),
     "pi-chat": (lambda: seen("openai-completions"), ["W1", "W2", PNG], ""),
     "pi-gemini": (lambda: seen("google-generative-ai"), ["W1", "W2", PNG], ""),
+    "pi-no-image": (lambda: seen("anthropic-messages").replace(PNG, ""), ["W1", "W2"], "1 × image/png"),
+    "pi-nothing": (lambda: seen("openai-completions").replace(f', "data": "{PNG}"', ""), ["W1", "W2"], "1 × image/png"),
     "pi-told": (lambda: pi_lines({"role": "bashExecution", "command": "W1", "output": "W2", "exitCode": 3}, {"type": "custom_message", "content": "W3"}, TREE, {"role": "wizard", "content": "x"}, {"role": "user", "content": [{"type": "novel"}, {"type": "text", "text": "W5"}]}), ["Ran `W1`\\n```\\nW2\\n```\\n\\nCommand exited with code 3", "W3", "W4", "W5"], "1 × message of wizard, 1 × novel"),
     "pi-branches": (lambda: pi_lines({"role": "user", "content": "W1"}, {"role": "user", "content": "Stale"}, {"role": "user", "content": "W2", "parent": "i0"}, {"type": "novel"}).replace('"i1", "type"', '"i0", "type"'), ["W1", "W2"], "1 × line novel, 1 × message of another branch"),
     "pi-without-ids": (lambda: pi_lines(*[{"role": "user", "content": f"W{n}", "id": ""} for n in (1, 2)]).replace('"parentId"', '"p"').replace('"i', '"'), ["W1", "W2"], ""),
