@@ -257,6 +257,22 @@ if __name__ == "__main__":
     until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), "they go on")
 
 
+@pytest.mark.parametrize(("usual", "code"), [("SIG_DFL", -signal.SIGINT), ("SIG_IGN", 0), ("default_int_handler", 1)])
+def test_ctrl_c_while_a_process_starts_is_what_it_is_elsewhere(usual: str, code: int) -> None:
+    work = f"""
+import os, signal
+from quire.audit import _defer_ctrl_c
+
+signal.signal(signal.SIGINT, signal.{usual})
+try:
+    with _defer_ctrl_c():
+        os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    exit(1)
+"""
+    assert subprocess.run([sys.executable, "-c", work]).returncode == code
+
+
 ENDINGS = """
 import os, sys
 from quire.audit import on_cores

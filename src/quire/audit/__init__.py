@@ -503,8 +503,8 @@ def _defer_ctrl_c() -> Iterator[None]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGINT, usual)
-    if pressed and callable(usual):
-        usual(signal.SIGINT, None)
+    if pressed:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _in_order(begun: Iterable[Any], most: int, result: Callable[[Any], Any]) -> Iterator[Any]:
