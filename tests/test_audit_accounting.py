@@ -1,5 +1,6 @@
 """Figures of the audit are held here: what counts once, what counts for what price, what is nobody's loss."""
 
+import ipaddress
 import json
 import os
 import random
@@ -298,6 +299,12 @@ def test_processes_that_are_stopped_within_an_answer_are_waited_for_by_nobody(
     (tmp_path / "work.py").write_text(ENDINGS)
     words = [sys.executable, tmp_path / "work.py", many]
     assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=60).stdout == told
+
+
+def test_an_error_on_another_core_says_where_it_happened() -> None:
+    with pytest.raises(ValueError, match="does not appear") as caught:
+        list(on_cores(1)(ipaddress.ip_address, ["x"]))
+    assert "ipaddress.py" in getattr(caught.value, "__notes__", [""])[0]
 
 
 def test_parts_of_a_log_on_two_cores_are_the_log_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

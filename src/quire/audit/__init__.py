@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -482,6 +483,7 @@ def _work(pipe: Any, function: Callable[[Any], Any]) -> None:
             try:
                 answer = True, function(argument)
             except Exception as error:
+                error.add_note(traceback.format_exc())  # a traceback cannot be sent
                 answer = False, error
             pipe.send(answer)
 
