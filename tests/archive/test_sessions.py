@@ -609,6 +609,7 @@ WHOLE: dict[str, tuple[Callable[[], str | bytes], list[str], str]] = {
     "llm": (llm_file, ["W1\\nW2\\nW3", PNG], "1 × image/png"),
     "llm-before": (old_llm_file, ["W1\\nW4", "W2\\nW3", *(f"W{n}" for n in range(5, 10)), PNG], "1 × image/png"),
     "pydantic-ai": (lambda: json.dumps(PYDANTIC), [*(f"W{n}" for n in range(1, 8)), PNG], "1 × document-url, 1 × file"),
+    "pydantic-ai-data": (lambda: json.dumps([{"kind": "request", "parts": [{"part_kind": "user-prompt", "content": ["W1", {"kind": "image-url", "url": IMAGE}]}]}]), ["W1", f'"media_type":"image/png","data":"{PNG}"'], ""),
     "opentelemetry": (lambda: json.dumps([{"attributes": SPAN}]), ["W1", "W2", PNG, "[audio]"], ""),
     "langfuse": (lambda: json.dumps([{"type": "GENERATION", "traceId": "t", "input": [{"role": "user", "content": "W1"}], "output": [{"role": "assistant", "content": "W2"}]}]), ["W1", "W2"], ""),
     "codex-lines": (lambda: "\n".join(map(json.dumps, [*rollout(response("user", "W1")), {"type": "novel", "payload": {}}, {"type": "world_state", "payload": {}}])), ["W1"], "1 × line novel"),

@@ -509,16 +509,6 @@ def _defer_ctrl_c() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-def _in_order(begun: Iterable[Any], most: int, result: Callable[[Any], Any]) -> Iterator[Any]:
-    """The results in the order the work was begun, with at most `most` pieces of work running."""
-    ahead: deque[Any] = deque()
-    for work in begun:
-        ahead.append(work)
-        if len(ahead) > most:
-            yield result(ahead.popleft())
-    yield from map(result, ahead)
-
-
 def on_ray(address: str) -> Callable[[Callable[[Argument], Output], Iterable[Argument]], Iterator[Output]]:
     """`map` on a Ray cluster whose nodes see the same files; in order, two parts ahead for each core."""
 
@@ -528,7 +518,12 @@ def on_ray(address: str) -> Callable[[Callable[[Argument], Output], Iterable[Arg
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
         try:
             most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-            yield from _in_order(map(ray.remote(num_cpus=1)(function).remote, arguments), most, ray.get)
+            ahead: deque[Any] = deque()
+            for work in map(ray.remote(num_cpus=1)(function).remote, arguments):
+                ahead.append(work)
+                if len(ahead) > most:
+                    yield ray.get(ahead.popleft())
+            yield from map(ray.get, ahead)
         finally:
             ray.shutdown()
 
