@@ -1,5 +1,6 @@
 """Figures of the audit are held here: what counts once, what counts for what price, what is nobody's loss."""
 
+import ipaddress
 import json
 import os
 import random
@@ -257,6 +258,22 @@ if __name__ == "__main__":
     until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), "they go on")
 
 
+@pytest.mark.parametrize(("usual", "code"), [("SIG_DFL", -signal.SIGINT), ("SIG_IGN", 0), ("default_int_handler", 1)])
+def test_ctrl_c_while_a_process_starts_is_what_it_is_elsewhere(usual: str, code: int) -> None:
+    work = f"""
+import os, signal
+from quire.audit import _defer_ctrl_c
+
+signal.signal(signal.SIGINT, signal.{usual})
+try:
+    with _defer_ctrl_c():
+        os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    exit(1)
+"""
+    assert subprocess.run([sys.executable, "-c", work]).returncode == code
+
+
 ENDINGS = """
 import os, sys
 from quire.audit import on_cores
@@ -282,6 +299,12 @@ def test_processes_that_are_stopped_within_an_answer_are_waited_for_by_nobody(
     (tmp_path / "work.py").write_text(ENDINGS)
     words = [sys.executable, tmp_path / "work.py", many]
     assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=60).stdout == told
+
+
+def test_an_error_on_another_core_says_where_it_happened() -> None:
+    with pytest.raises(ValueError, match="does not appear") as caught:
+        list(on_cores(1)(ipaddress.ip_address, ["x"]))
+    assert "ipaddress.py" in getattr(caught.value, "__notes__", [""])[0]
 
 
 def test_parts_of_a_log_on_two_cores_are_the_log_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

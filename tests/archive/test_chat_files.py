@@ -18,6 +18,7 @@ from quire.archive import (
     file_name,
     load,
     parse,
+    project,
     read_back,
     render,
 )
@@ -147,7 +148,7 @@ def test_any_thread_survives_its_chat_file(thread: list[Entry]) -> None:
 @fewer(2)
 @given(entries)
 def test_without_the_comment_what_was_said_survives(thread: list[Entry]) -> None:
-    loaded = load(export_markdown(thread, comment=False))
+    loaded = load(render(project(thread)))
     said = [one for one in thread if one.kind == "user" or (one.kind == "respond" and one.text.strip())]
     assert [(one.kind, one.text) for one in loaded.entries] == [(one.kind, one.text) for one in said]
     for one in loaded.entries:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -593,6 +593,29 @@ def test_a_turn_that_could_not_be_taken_or_given_back_properly_is_free_for_other
         root.rollback()
         with other.turn_lock("t"):
             pass
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_store_that_was_closed_does_nothing_more_and_keeps_no_turn(pg_url: str, others: int) -> None:
+    tenant, counted = new_tenant(), "select count(*) from pg_stat_activity where application_name = 'quire turns'"
+    with psycopg.connect(pg_url, autocommit=True) as root, ExitStack() as stack:
+        before = root.execute(counted).fetchone()
+        besides = [stack.enter_context(open_store(pg_url, tenant)) for _ in range(others)]
+        store = open_store(pg_url, tenant)
+        store.append("t", users("a"))
+        with store.turn_lock("t"):
+            store.close()
+        assert not any(other.turn_held("t") for other in besides)
+        for use in (
+            lambda: store.read("t"),
+            lambda: store.append("t", users("b")),
+            lambda: store.wait_for_change(0, 0.01),
+            lambda: store.turn_lock("t").__enter__(),
+        ):
+            with pytest.raises(CallError, match="was closed here before"):
+                use()
+        stack.close()
+        until(lambda: root.execute(counted).fetchone() == before)
 
 
 @pytest.mark.skipif(not shutil.which("pgbouncer"), reason="pgbouncer is not installed")

@@ -114,7 +114,7 @@ def test_only_what_the_prompt_does_not_show_is_searched_for(store: Store) -> Non
     store.append("t", log)
     assembly = Assembly(Policy())
     assembly.extend(log)
-    shown = in_prompt(assembly.request().prompt)
+    shown = in_prompt(assembly.request().prompt, (), {})
     assert shown == {1, 2, 3}
     recall = Recall(store)
     assert recall.search("hat", thread="t", exclude=shown) == []

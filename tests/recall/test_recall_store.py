@@ -224,8 +224,9 @@ def test_a_thread_recalls_from_itself_all_threads_and_records(store: Store) -> N
     assert [hit.record for hit in found] == [kept]
     thread.append(values.user("another red hat"))
     assert {hit.seq for hit in thread.recall("hat", k=2, exclude=())} == {1, 3}
-    with pytest.raises(CallError, match="not among records"):
-        thread.recall("red", scope="records", before=2)
+    for option in ({"before": 2}, {"kinds": "user"}, {"exclude": [1]}, {"neighbours": 1}):
+        with pytest.raises(CallError, match="not about records"):
+            thread.recall("red", scope="records", **option)
 
 
 def test_the_query_of_a_conversation_is_the_last_turn_and_the_one_before() -> None:

@@ -203,6 +203,7 @@ def test_what_a_query_asks_for_depends_on_neither_case_nor_space_around_it(text:
         ("three days ago", ["5 May 2023"]),
         # It was said on a Monday.
         ("last Friday, last Monday, next friday", ["5 May 2023", "1 May 2023", "12 May 2023"]),
+        ("this monday, this friday, next monday", ["8 May 2023", "12 May 2023", "15 May 2023"]),
         ("Gestern war Markt.", ["7 May 2023"]),
         ("Avant-hier, marché. Ce matin aussi.", ["6 May 2023"]),
         ("the day before yesterday, ten days ago, this month", ["6 May 2023", "28 April 2023", "May 2023"]),
@@ -242,6 +243,7 @@ def test_a_date_is_asked_for_in_any_of_its_forms(asked: str) -> None:
     # How else a text may say it helps, and is no part of what must be found.
     assert words["=2026-03-14"] == words["14th"] == 0.25
     assert dict(ask(Query("am 14. März 2026"), {}).words).items() >= {"marz": 1.0, "march": 0.25}.items()
+    assert dict(ask(Query("+49 151 2345-6789"), {}).words).items() >= {"6789": 1.0, "4915123456789": 0.25}.items()
 
 
 @pytest.mark.parametrize(
@@ -261,6 +263,8 @@ def test_what_only_asks_is_no_word_of_a_query_in_scripts_without_spaces(asked: s
         ("what was last month?", "what was April 2023?"),
         ("1,200 euros", "1200 euros"),
         ("on 1.500.000", "on 1500000"),
+        ("sales 2019 2020 2021", "2021 of sales, 2020 to 2019"),
+        ("rooms 101 102-103", "102 and 103 rooms or 101"),
     ],
 )
 def test_a_relative_date_and_figures_in_groups_are_asked_for_as_what_they_mean(asked: str, meant: str) -> None:

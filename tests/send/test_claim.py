@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -101,9 +102,32 @@ def test_a_lock_file_with_other_content_is_held_elsewhere(content: bytes, tmp_pa
     with SqliteStore(tmp_path / "t.db") as store, holder(tmp_path / "t.db") as other:
         file = next(file for file in tmp_path.iterdir() if "-turn-" in file.name)
         file.write_bytes(content)
+        assert store.turn_held("t")
         with pytest.raises(ConflictError, match="is being carried out elsewhere"), store.turn_lock("t"):
             pass
         other.kill()
+
+
+def test_a_child_forked_while_somebody_looks_keeps_nobody_from_the_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, of_child = fcntl.flock, list[int]()
+
+    def flock(handle: int, how: int) -> None:
+        lock(handle, how)
+        if how & fcntl.LOCK_SH:
+            of_child.append(os.dup(handle))  # as a child has it, until it ends
+
+    with SqliteStore(tmp_path / "t.db") as store:
+        with store.turn_lock("t"):
+            file = next(file for file in tmp_path.iterdir() if "-turn-" in file.name)
+        file.write_bytes(b"1 2")  # as a process leaves it that was killed
+        with monkeypatch.context() as patched:
+            patched.setattr(fcntl, "flock", flock)
+            assert (store.turn_held("t"), len(of_child)) == (False, 1)
+        with file.open() as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(of_child[0])
 
 
 def test_a_lock_file_that_is_no_file_is_an_error_with_a_hint(tmp_path: Path, store: SqliteStore) -> None:

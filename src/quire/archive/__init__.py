@@ -52,31 +52,19 @@ def project(entries: Sequence[Entry], topic: str = "", tags: Sequence[str] = (TA
 
 
 def export_markdown(
-    entries: Iterable[Entry],
-    *,
-    thread: str = "",
-    topic: str = "",
-    tags: Sequence[str] = (TAG,),
-    comment: bool = True,
-    window: Json = None,
-    refer: bool = False,
-    notes: Notes | None = None,
+    entries: Iterable[Entry], *, thread: str = "", window: Json = None, refer: bool = False, notes: Notes | None = None
 ) -> str:
-    """A thread as a chat file; with the comment, loading it gives the same thread again.
+    """A thread as a chat file; loading it gives the same thread again.
 
-    With `refer=True` the comment leaves out the content of attached notes and files that can still be read unchanged
+    With `refer=True` its comment leaves out the content of attached notes and files that can still be read unchanged
     (from `notes`, or by their filename), and repeats no content.
     """
     listed = list(entries)
-    chat = project(listed, topic, tags)
-    if comment:
-        refers = References(notes) if refer else None
-        bodies = [refers.write(entry.body) if refers is not None else entry.body for entry in listed]
-        fields: JsonObject = {"version": VERSION, "thread": thread, "entries": bodies}
-        if window is not None:
-            fields["window"] = refers.write(window) if refers is not None else window
-        chat = msgspec.structs.replace(chat, comment=fields)
-    return render(chat)
+    write = References(notes).write if refer else lambda value: value
+    comment: JsonObject = {"version": VERSION, "thread": thread, "entries": [write(entry.body) for entry in listed]}
+    if window is not None:
+        comment["window"] = write(window)
+    return render(msgspec.structs.replace(project(listed), comment=comment))
 
 
 def _messages_with_entries(entries: Iterable[Entry]) -> list[tuple[ChatMessage, Entry]]:

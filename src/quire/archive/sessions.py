@@ -51,7 +51,7 @@ from quire.errors import FormatError, NotFound
 from quire.providers.outgoing import parsed_arguments
 from quire.providers.usage import usage, usage_in
 from quire.providers.wires.frameworks import FAILED, SILENT_PARTS
-from quire.values import KINDS, Image, Json, JsonObject, Usage, as_object, as_objects, value_at
+from quire.values import KINDS, Json, JsonObject, Usage, as_object, as_objects, value_at
 
 _logger = logging.getLogger("quire")
 Value = TypeVar("Value")
@@ -301,7 +301,7 @@ def _pi_block(block: JsonObject | str) -> StoredBlock:
             signature, args = str(block.get("thoughtSignature") or ""), block.get("arguments")
             return StoredBlock(call_id=call_id, id=id, name=name, args=args, signature=signature)
         case "image":
-            return StoredBlock(images=(Image(str(block.get("mimeType")), str(block.get("data"))),))
+            return media_block(str(block.get("mimeType") or ""), str(block.get("data") or ""))
         case "text":
             # The id of its Responses item: alone, or in a JSON object.
             signature = str(block.get("textSignature") or "")

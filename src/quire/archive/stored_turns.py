@@ -30,7 +30,7 @@ from quire.archive.stored_conversations import (
     text_in,
 )
 from quire.errors import FormatError
-from quire.providers.convert import is_web, to_url
+from quire.providers.convert import from_url, to_url
 from quire.providers.usage import usage_in
 from quire.providers.wires import wire_of
 from quire.values import Image, Json, JsonObject, Usage, as_object, as_objects, system, tools, value_at
@@ -119,7 +119,7 @@ def media_block(media_type: str, data: str) -> StoredBlock:
     """A block from base64 data or a URL: an image, or a left-out block for any other media type."""
     if not media_type.startswith("image/") or not data:
         return StoredBlock(left_out=f"{media_type or 'media'}")
-    return StoredBlock(images=(Image(url=data) if is_web(data) else Image(media_type, data),))
+    return StoredBlock(images=(from_url(data) if ":" in data else Image(media_type, data),))  # base64 has no colon
 
 
 def with_media(block: StoredBlock, media: Sequence[StoredBlock]) -> list[StoredBlock]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -482,6 +483,7 @@ def _work(pipe: Any, function: Callable[[Any], Any]) -> None:
             try:
                 answer = True, function(argument)
             except Exception as error:
+                error.add_note(traceback.format_exc())  # a traceback cannot be sent
                 answer = False, error
             pipe.send(answer)
 
@@ -503,18 +505,8 @@ def _defer_ctrl_c() -> Iterator[None]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGINT, usual)
-    if pressed and callable(usual):
-        usual(signal.SIGINT, None)
-
-
-def _in_order(begun: Iterable[Any], most: int, result: Callable[[Any], Any]) -> Iterator[Any]:
-    """The results in the order the work was begun, with at most `most` pieces of work running."""
-    ahead: deque[Any] = deque()
-    for work in begun:
-        ahead.append(work)
-        if len(ahead) > most:
-            yield result(ahead.popleft())
-    yield from map(result, ahead)
+    if pressed:
+        signal.raise_signal(signal.SIGINT)
 
 
 def on_ray(address: str) -> Callable[[Callable[[Argument], Output], Iterable[Argument]], Iterator[Output]]:
@@ -526,7 +518,12 @@ def on_ray(address: str) -> Callable[[Callable[[Argument], Output], Iterable[Arg
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
         try:
             most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-            yield from _in_order(map(ray.remote(num_cpus=1)(function).remote, arguments), most, ray.get)
+            ahead: deque[Any] = deque()
+            for work in map(ray.remote(num_cpus=1)(function).remote, arguments):
+                ahead.append(work)
+                if len(ahead) > most:
+                    yield ray.get(ahead.popleft())
+            yield from map(ray.get, ahead)
         finally:
             ray.shutdown()
 

@@ -166,30 +166,28 @@ def file_lock(database: str, thread: str) -> Iterator[int]:
 
 
 def is_held(place: str, thread: str, file: bool) -> bool:
-    """Whether a cycle holds a thread; looking is in nobody's way."""
+    """Whether a cycle holds a thread; a cycle that takes it meanwhile is not disturbed."""
     if not file:
         return (os.getpid(), place, thread) in _fences
-    lock_file = _lock_file(place, thread)
-    if not _read_lock_file(lock_file)[0]:  # nobody does, or is just about to
-        return False
     try:
-        handle = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(_lock_file(place, thread), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        return not _may_look(handle)  # it may where the process was killed
+        return not _is_free(handle)  # a process that was killed leaves the file behind, but no lock
     finally:
         os.close(handle)
 
 
-def _may_look(handle: int) -> bool:
-    """Whether nobody holds a lock file but others who look, too, each for a moment."""
+def _is_free(handle: int) -> bool:
+    """Whether no cycle holds a lock file; others may be finding this out at the same time."""
     import fcntl
 
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    fcntl.flock(handle, fcntl.LOCK_UN)  # a child that was forked meanwhile would hold it on
     return True
 
 
@@ -209,14 +207,14 @@ def _lock(file: Path, thread: str, fence: int) -> int:
                 os.write(handle, f"{os.getpid()} {fence}".encode())
                 return handle
         except BlockingIOError:
-            if not _may_look(handle):
+            if not _is_free(handle):
                 holder, _ = _read_lock_file(file)
                 os.close(handle)
                 raise busy(thread, f"by process {holder}" if holder else "elsewhere") from None
         except BaseException:
             os.close(handle)  # also releases the lock
             raise
-        os.close(handle)  # the previous holder has just removed this file, or others looked: try again
+        os.close(handle)  # the previous holder has just removed this file, or `_is_free` locked it: try again
 
 
 def _read_lock_file(file: Path) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 import psycopg
 
-from quire.errors import ConflictError
+from quire.errors import CallError, ConflictError
 from quire.log import busy, hold_turn, new_fence, own_fence, taken_over, verify
 from quire.log.entries import Row, check_entry, encode_row, entries_of
 from quire.log.postgres_connection import (
@@ -122,12 +122,10 @@ class PostgresStore(PostgresTables, BranchStore):
         # Where threads ended when last seen: an append tries there without asking, and is refused if it is wrong.
         self._tips: dict[str, Tip] = {}
         self._commits = _SharedCommits(self._commit)
-        self._closed = False
 
     def _end(self) -> None:
         """Release the process's connections, which close with the last store that uses them."""
-        if not self._closed and self._session.database.process == os.getpid():
-            self._closed = True
+        if not self._session.is_closed and self._session.database.process == os.getpid():
             self._commits.close()
             self._session.close()
 
@@ -135,7 +133,7 @@ class PostgresStore(PostgresTables, BranchStore):
 
     def append(self, thread: str, entries: Iterable[Entry], expected_seq: int | None = None) -> list[Entry]:
         check_name(thread)
-        self._session.database.check_process()
+        self._session.check_open()
         checked = [check_entry(entry) for entry in entries]
         bodies = [encode_row(entry.body).encode() for entry in checked]
         until = time.monotonic() + RECONNECT_S
@@ -256,6 +254,7 @@ class PostgresStore(PostgresTables, BranchStore):
         return int(self._session.rows("select change from quire.tenants")[0][0])
 
     def wait_for_change(self, after: int, timeout_s: float) -> bool:
+        self._session.check_open()
         until = time.monotonic() + timeout_s
         news = self._session.database.news
         while (remaining_s := until - time.monotonic()) > 0:
@@ -303,14 +302,15 @@ class PostgresStore(PostgresTables, BranchStore):
         try:
             yield fence
         finally:
-            # If the connection is gone, its locks are gone too.
-            with suppress(psycopg.Error), self._session.database.turns() as conn, conn.pipeline():
+            # If the connection is gone or closed, so are its locks; in a forked child it is the parent's.
+            with suppress(psycopg.Error, CallError), self._session.database.turns() as conn, conn.pipeline():
                 conn.execute(_UNLOCK, (key,))  # first: it stands even where the rest fails
                 self._session.enter(conn, durable=False)
                 conn.execute("delete from quire.turns where thread = %s and fence = %s", (thread, fence))
 
     def _take(self, thread: str, key: int, fence: int) -> None:
         """Take the lock, which ends with the connection, and store the fence by which appends are checked."""
+        self._session.check_open()
         database = self._session.database
         for may_retry in (True, False):
             try:

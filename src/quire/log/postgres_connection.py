@@ -214,6 +214,8 @@ class Database:
         """The one connection that holds this process's turn locks: the server releases them when it ends."""
         self.check_process()
         with self._turns_lock:
+            if not self._users:
+                raise was_closed(self.name)
             if self._turns is None or self._turns.closed:
                 self._turns = psycopg.connect(
                     self.url, autocommit=True, connect_timeout=5, application_name="quire turns"
@@ -239,7 +241,6 @@ class Database:
 
         With `keep` the caller gets the connection and returns it with `pool.putconn`.
         """
-        self.check_process()
         until = time.monotonic() + RECONNECT_S
         wait_s = 0.0
         while True:
@@ -355,13 +356,21 @@ class TenantSession:
         self.tenant = tenant
         self._local = threading.local()
         self.place = f"{self.database.name}#{tenant}"
+        self.is_closed = False
         # On a read replica nothing can be inserted.
         if not self.rows("select 1 from quire.tenants join quire.record_numbers using (tenant)"):
             for table in ("tenants", "record_numbers"):
                 self.rows(f"insert into quire.{table} (tenant) values (%s) on conflict do nothing", (tenant,))
 
     def close(self) -> None:
+        self.is_closed = True
         self.database.close()
+
+    def check_open(self) -> None:
+        """Raise a CallError if the store was closed, or opened by the parent of this process."""
+        self.database.check_process()
+        if self.is_closed:
+            raise was_closed(self.database.name)
 
     def rows(self, query: str, values: Sequence[Any] | dict[str, Any] = (), durable: bool = True) -> list[Any]:
         """The rows of one statement, in its own transaction and one round trip; it may be repeated."""
@@ -375,6 +384,7 @@ class TenantSession:
                 cursor = conn.execute(query, values, binary=True)
             return _rows(cursor)
 
+        self.check_open()
         return self.database.again(ask)
 
     def enter(self, conn: Connection, durable: bool = True) -> None:
@@ -390,6 +400,7 @@ class TenantSession:
         if outer is not None:
             yield outer
             return
+        self.check_open()
         conn = self.database.again(lambda conn: self._begin(conn, how, durable), keep=True)
         self._local.conn = conn
         try:

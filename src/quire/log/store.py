@@ -282,7 +282,7 @@ class Store(Protocol):
         """
 
     def turn_held(self, thread: str) -> bool:
-        """Whether a cycle, anywhere, holds a thread now; looking is in nobody's way."""
+        """Whether a cycle, anywhere, holds a thread now; a cycle that takes it meanwhile is not disturbed."""
 
     def before_close(self, end: Callable[[], None]) -> None:
         """Have `end` called before the store closes, to stop work in another OS thread."""

@@ -91,8 +91,8 @@ class Found(msgspec.Struct, frozen=True):
     """A document that was found: `score` is the sum of `parts`.
 
     Scores are comparable within one search only. `relevance` is comparable between searches: the share of the query's
-    words that the document holds, weighted by rarity, plus the cosine of their meanings. `by_meaning` says whether
-    that cosine is known.
+    words that the document holds, weighted by rarity, plus the cosine of their meanings; more where that cosine stands
+    out from all others. `by_meaning` says whether it is known.
     """
 
     id: str

@@ -21,7 +21,7 @@ from typing import Any
 from quire.errors import needs_extra
 
 # Increased when the rules below change, or how much of an entry they cover: stored words are then made again.
-VERSION = 12
+VERSION = 13
 
 # The prefix of a whole word: a compound, a single sign, and each word of a query.
 WHOLE = "="
@@ -226,8 +226,19 @@ def terms(text: str, is_query: bool = False) -> list[str]:
 
 
 def spell_numbers(query: str) -> tuple[str, str]:
-    """A query with its numbers ungrouped, and these numbers as written: "1,200 or 3" -> ("1200 or 3", "1,200")."""
-    return _GROUPED.sub(_in_one_piece, query), " ".join(match[0] for match in _GROUPED.finditer(query))
+    """A query with its numbers ungrouped, and what else they may be: "1,200 or 3" -> ("1200 or 3", "1,200").
+
+    Between spaces or hyphens may also stand several numbers: "in 2019 2020" -> ("in 2019 2020", "20192020").
+    """
+    others = list[str]()
+
+    def spell(figures: re.Match[str]) -> str:
+        number = _in_one_piece(figures)
+        spelled, other = (figures[0], number) if {" ", "-"} & {*figures[0]} else (number, figures[0])
+        others.append(other)
+        return spelled
+
+    return _GROUPED.sub(spell, query), " ".join(others)
 
 
 def _in_one_piece(figures: re.Match[str]) -> str:
@@ -527,7 +538,7 @@ def _relative_date(since: datetime, match: re.Match[str]) -> str:
     ago, of = _ago(match), match[3] or match[5] or "day"
     if of in _DAYS:
         away = (since.weekday() - _DAYS.index(of)) % 7
-        ago, of = (away or 7) if ago > 0 else away - 7, "day"
+        ago, of = {1: away or 7, 0: away and away - 7, -1: away - 7}[ago], "day"
     if of == "year":
         return str(since.year - ago)
     if of == "month":

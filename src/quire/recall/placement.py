@@ -74,18 +74,14 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 def place(
-    hits: Iterable[Hit],
-    share_tokens: int,
-    standing: Mapping[str, str] | Collection[str] = (),
-    model: str | None = None,
-    query: str | Query = "",
+    hits: Iterable[Hit], share_tokens: int, standing: Mapping[str, str] | Collection[str] = (), query: str | Query = ""
 ) -> Placed:
     """The hits as text of at most `share_tokens`; of a long entry, the part that the query asks for.
 
     Hits whose ids are in `standing` are shown in the request already: they are named, not repeated. A mapping gives
     the text that shows each.
     """
-    count = counter(model).count
+    count = counter().count
     lines: dict[str, str] = {}
     quoted: list[Hit] = []
     named: list[Hit] = []
@@ -108,12 +104,10 @@ def place(
     return Placed(text, ids, names, tuple(left_out), count(text))
 
 
-def in_prompt(
-    prompt: Prompt, left_out: Iterable[LeftOut] = (), entries: Mapping[int, Entry] | None = None
-) -> frozenset[int]:
+def in_prompt(prompt: Prompt, left_out: Iterable[LeftOut], entries: Mapping[int, Entry]) -> frozenset[int]:
     """The seqs of entries that a prompt shows whole; `entries` are compared to see which of its results were cut."""
     seqs = {seq for message in prompt.messages for seq in message.seqs}
-    cut = {seq for message in prompt.messages for seq in _cut(message, entries or {})}
+    cut = {seq for message in prompt.messages for seq in _cut(message, entries)}
     return frozenset(seqs - cut - {row.entry for row in left_out})
 
 

@@ -365,9 +365,9 @@ class Recall(Closing):
         if asked.at is None:
             asked = msgspec.structs.replace(asked, at=self._clock())
         if chosen == "records":
-            if before is not None or kinds is not None or exclude:
+            if before is not None or kinds is not None or exclude or neighbours:
                 raise CallError(
-                    "before, kinds and exclude choose among entries, not among records",
+                    "before, kinds, exclude and neighbours are about entries, not about records",
                     hint="Leave them out; records are chosen by tag and schema, with Records(store).search.",
                 )
             if self._records is None:
