@@ -77,15 +77,15 @@ _POLICY: tuple[tuple[Any, ...], ...] = (
     ("--budget", "Tokens one request may hold.", click.IntRange(1), _DEFAULT.budget),
     ("--reply", "Of these, room for the reply.", click.IntRange(0), _DEFAULT.reply),
     ("--promote", "When items move into the library.", ["at-rebase", "each-turn"], _DEFAULT.promote),
-    ("--items", "How items are told.", ["xml", "markdown"], _DEFAULT.items),
+    ("--items", "How items are written.", ["xml", "markdown"], _DEFAULT.items),
     ("--floor", "Share that stays verbatim.", NumberRange(0, 1, min_open=True), _DEFAULT.floor),
-    ("--handles", "Share for older turns whose results are handles; unless said, as epochs last, at most 0.2.", _SHARE),
-    ("--summary", "Share for the summary of what went.", _SHARE, _DEFAULT.summary),
-    ("--opening", "Share for the thread's first entries, which then stay.", _SHARE, _DEFAULT.opening),
+    ("--handles", "Share for turns whose results become handles (default: by the prices, at most 0.2).", _SHARE),
+    ("--summary", "Share for the summary of what was cut.", _SHARE, _DEFAULT.summary),
+    ("--opening", "Share for the thread's first entries, which are never cut.", _SHARE, _DEFAULT.opening),
     ("--ttl ttl_s", "Seconds after which an unused cache is cold; 0: never.", click.IntRange(0), _DEFAULT.ttl_s),
-    ("--read", "Price of a cached token; unless said, the model's, else 0.1.", _PRICE),
-    ("--write", "Price of a token written to the cache; unless said, the model's, else 1.25.", _PRICE),
-    ("-m --model", "provider:model whose count and prices hold; unless said, the one that was asked."),
+    ("--read", "Price of a cached token (default: the model's, else 0.1).", _PRICE),
+    ("--write", "Price of a token written to the cache (default: the model's, else 1.25).", _PRICE),
+    ("-m --model", "provider:model whose count and prices apply (default: the one that was asked)."),
 )
 _POLICY_NAMES = [names.split()[-1].removeprefix("--") for names, *_ in _POLICY]
 
@@ -162,8 +162,8 @@ def is_chosen() -> bool:
 def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, policy: Policy) -> None:
     """Show what each request of a thread would hold.
 
-    A request is built at every point where the model spoke, from everything before it. What was really sent is
-    shown as it was; with --budget or another choice, as it would have been.
+    There is one request wherever the model spoke, made from everything before it. Requests are shown as they were
+    sent, or, with --budget or another choice, as they would have been.
 
     \b
     Examples:
@@ -325,8 +325,7 @@ def _find(name: str, source: str | None, db: Place | None) -> Entry:
 def diff(source: str, first: str, second: str, as_json: bool, db: Place | None, policy: Policy) -> None:
     """Find the first byte that differs between the requests of turns N and M.
 
-    A turn stands for its first request, 4.2 for the second of turn 4; the earlier one is always compared with the
-    later.
+    4 is the first request of turn 4, 4.2 its second. The earlier request is always compared with the later one.
 
     \b
     Examples:
@@ -383,15 +382,15 @@ def _thread(source: str, db: Place | None, policy: Policy) -> ThreadView:
 
 @click.command()
 @click.argument("source", metavar="THREAD|FILE")
-@option("--output -o", "Where to write it, - for standard output (default: THREAD.html).", FILE_PATH)
-@option("--quick", "Leave out what other policies would have done.", bool)
+@option("--output -o", "The file to write, - for standard output (default: THREAD.html).", FILE_PATH)
+@option("--quick", "Leave out the comparison with other policies.", bool)
 @policy_options
 @db_option
 def report(source: str, output: Path | None, quick: bool, db: Place | None, policy: Policy) -> None:
-    """Write a thread as one page that can be sent to somebody: every request, what was cached, cut and why.
+    """Write a thread as one page that you can send to somebody: every request, what was cached, cut and why.
 
-    The file holds its data and loads nothing. What was really sent is shown as it was; with --budget or another
-    choice, as it would have been.
+    The file holds its data and loads nothing. Requests are shown as they were sent, or, with --budget or another
+    choice, as they would have been.
 
     \b
     Examples:
@@ -424,7 +423,7 @@ def report(source: str, output: Path | None, quick: bool, db: Place | None, poli
 @policy_options
 @db_json_options
 def where(source: str, text: str, as_json: bool, db: Place | None, policy: Policy) -> None:
-    """Tell where TEXT went: the entries that brought it, the requests it stood in, and what it was cut into.
+    """Show where TEXT went: the entries that hold it, the requests that held it, and what it was cut into.
 
     \b
     Examples:

@@ -42,7 +42,7 @@ question_options = with_options(
         "A file, file:10-20, file::symbol, image, URL, [[note]], #tag or folder/ for the (first) question; may be repeated.",
         multiple=True,
     ),
-    option("--note", "The note being looked at, of --vault: beside every question, with its images."),
+    option("--note", "A note of --vault to show with every question, with its images."),
 )
 
 
@@ -454,18 +454,18 @@ def _check_window(action: str, names: Sequence[str], options: dict[str, Any]) ->
 @option("--language", "add: the language of --repl.", default="")
 @option("--pinned", "add: pin it, so that it is never evicted.", bool)
 @option("--vault", "add: where [[notes]] are.", click.Path(exists=True, file_okay=False))
-@option("--type", "show: these types alone.", ITEM_TYPES, multiple=True)
-@option("--limit", "show: the last so many.", click.IntRange(min=0))
-@option("--max-items", "Hold at most so many items, 1 to 1000; the oldest go.", int)
+@option("--type", "show: only these types.", ITEM_TYPES, multiple=True)
+@option("--limit", "show: only so many, the newest.", click.IntRange(min=0))
+@option("--max-items", "Hold at most so many items, 1 to 1000; the oldest are evicted.", int)
 @option("--max-tokens", "Hold at most so many tokens in all; 0 for no limit.", int)
 @option("--max-item-tokens", "Take items of at most so many tokens; 0 for no limit.", int)
 @db_json_options
 def window(thread: str, action: str, names: tuple[str, ...], db: Place | None, as_json: bool, **options: Any) -> None:
     """Show or change the window of THREAD: the items that join every turn until they are removed or evicted.
 
-    NAME is a file, file:10-20, file::symbol, [[note]], #tag or folder/ to add, and ctx-N or what the item is known
-    by for the rest. Added again, or changed on disk, an item is a new version of itself. What leaves the window stays
-    in what was sent, and so in front of the model until the next rebase.
+    For add, NAME is a file, file:10-20, file::symbol, [[note]], #tag or folder/; otherwise it is ctx-N or the item's
+    own name. An item that is added again, or changed on disk, becomes a new version of itself. An item that leaves
+    the window stays in earlier messages, so the model sees it until the next rebase.
 
     \b
     Examples:

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=FileName(path_type=Path))
 @option("--top", "How many conversations to show.", click.IntRange(0), 10)
-@option("--fail-under", "Exit with 1 where less of it was read, in percent.", NumberRange(0, 100))
+@option("--fail-under", "Exit with 1 if a smaller share was read, in percent.", NumberRange(0, 100))
 @option("--what-if", "Also: what other policies would have cost and kept (simulated).", bool)
 @option("--budget", "--what-if: tokens a request may hold (default: the model's window).", click.IntRange(1))
-@option("--html", "Write the report as a page that stands by itself.", FILE_PATH)
-@option("--jobs", "How many processes read (default: all cores, where it is much).", click.IntRange(1))
+@option("--html", "Write the report as one self-contained page.", FILE_PATH)
+@option("--jobs", "How many processes read (default: all cores for large logs).", click.IntRange(1))
 @option("--threads", "Read Quire's own threads; --db names their database.", bool)
 @option("--ray", "Read on a Ray cluster whose nodes see the same files.", metavar="ADDRESS")
 @option(
@@ -75,11 +75,11 @@ def audit(
     as_json: bool,
     db: Place | None,
 ) -> None:
-    """Tell what recorded requests could have read from the provider's cache and did not, why, and what to change.
+    """Find what recorded requests could have read from the provider's cache and did not, why, and what to change.
 
-    PATH is a file or a folder of whatever `quire import` reads: requests as JSON (a line each, alone or with replies),
-    HAR files, sessions of Claude Code, codex, pi, gemini-cli, opencode and others. Without one, the sessions found in
-    your home are read. --threads reads the threads of Quire's own database.
+    PATH is a file or folder that `quire import` can read: requests as JSON (a line each, alone or with replies), HAR
+    files, sessions of Claude Code, codex, pi, gemini-cli, opencode and others. Without PATH it reads the sessions
+    in your home. --threads reads the threads of Quire's own database.
 
     \b
     Examples:

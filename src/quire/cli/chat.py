@@ -471,7 +471,7 @@ def _completer() -> Any:
 @click.argument("thread", default="chat")
 @question_options
 @turn_options
-@option("--save", "Keep a chat file in this folder.", FileName(path_type=Path, file_okay=False))
+@option("--save", "Write a chat file to this folder.", FileName(path_type=Path, file_okay=False))
 @db_option
 def chat(
     thread: str,
@@ -484,7 +484,7 @@ def chat(
     db: Place | None,
     **how: Any,
 ) -> None:
-    """Talk to a model in the terminal; everything is kept in THREAD, and starting again goes on there.
+    """Talk to a model in the terminal. THREAD stores everything; start again to continue.
 
     Without --model the embedded local model answers. /help lists the commands. Ctrl-C stops an answer and
     keeps what came. With input from a pipe, each line is one turn and answers go to standard output.

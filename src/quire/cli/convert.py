@@ -108,11 +108,11 @@ class ThreadGrowth(NamedTuple):
 
 @click.command("import")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=FileName())
-@option("--from format", "What PATH is written in (default: what it looks like).", sorted({*FORMATS, *PROGRAMS}))
-@option("--into --thread thread", "Store what is new of it in this thread (default, or -: print entries).")
-@option("--line", "Only this one of the conversations, counted from 1.", click.IntRange(1))
+@option("--from format", "The format of PATH (default: recognised).", sorted({*FORMATS, *PROGRAMS}))
+@option("--into --thread thread", "Store its new entries in this thread (default, or -: print entries).")
+@option("--line", "Only this conversation, counted from 1.", click.IntRange(1))
 @option("--model -m", "The model that answered (default: the one PATH names).", default="")
-@option("--vault", "markdown: the folder of notes that turns added by hand attach.", FOLDER_THERE)
+@option("--vault", "markdown: the folder of notes that hand-written turns attach.", FOLDER_THERE)
 @db_json_options
 def import_(
     paths: tuple[str, ...],
@@ -127,8 +127,8 @@ def import_(
     """Read conversations from other programs and formats into entries.
 
     PATH (- is standard input) is a session of an agent, a log of requests, a list of messages, or a folder of
-    these; what it is, is recognised. Importing again adds what is new alone, and nothing is lost: exporting the
-    thread to the same wire format gives the same messages back.
+    these; the format is recognised. Importing again adds only what is new. Nothing is lost: exporting the thread
+    to the same wire format gives the same messages back.
 
     \b
     Examples:
@@ -333,9 +333,9 @@ def _opening(entries: list[Entry]) -> list[Entry]:
 def export(source: str, format: str, vault: Path | None, db: Place | None) -> None:
     """Write a thread in another format; `quire log export` makes a copy of the log instead.
 
-    Messages that were imported from that format go out as they came in; all others are written from
-    their entries. With a system prompt or tools that a format keeps apart from its messages, the output is
-    the object that a request holds them in.
+    Messages that were imported from that format are written as they came; all others are made from their
+    entries. If the format keeps the system prompt or tools apart from the messages, the output is an object
+    with all of them, as in a request.
 
     \b
     Examples:
@@ -385,7 +385,7 @@ def text_format(name: str) -> Any:
 @click.command("format")
 @click.argument("name", metavar="FORMAT", type=click.Choice(list(TEXT_FORMATS)))
 @click.argument("file", default="-", type=FileName())
-@option("--profile", "markdown: quire, or agent-q as it was.", ["quire", "agent-q"], "quire", show_default=False)
+@option("--profile", "markdown: quire, or the bytes of agent-q.", ["quire", "agent-q"], "quire", show_default=False)
 @option("--parse parses", "Read the text and print its value as JSON.", bool)
 @option("--wrap", "markdown: put tags around context and request.", ["none", "tags"])
 @option("--system", "markdown: a system prompt in front, with --wrap tags.", metavar="TEXT")
@@ -398,8 +398,8 @@ def format_(name: str, file: str, profile: str, parses: bool, **options: str | N
 
     markdown, xml and json take {"items": […], "max_items": 50, "request": …}; clean takes {"tools": […],
     "conversation": […], "tool_results": […], "request": …}; replay takes {"entries": […], "window": 15}
-    or entries as JSON Lines. Options win over the JSON's fields. With --parse the text itself says what
-    they would.
+    or entries as JSON Lines. Options override the JSON's fields; with --parse the text itself holds these
+    settings.
 
     \b
     Examples:

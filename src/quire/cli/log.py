@@ -87,7 +87,7 @@ def _says(entry: Entry) -> str:
 
 @click.group()
 def log() -> None:
-    """Keep threads: every entry is stored durably, chained by hash, and never changed.
+    """Manage threads: every entry is stored durably, chained by hash, and never changed.
 
     \b
     Examples:
@@ -148,8 +148,8 @@ def append(
 ) -> None:
     """Append entries to THREAD, all or none.
 
-    First those of the options, in the order typed, then those of FILE (JSON Lines, - for stdin; an entry's
-    own JSON may stand there instead).
+    Entries of the options come first, in the order typed, then those of FILE (JSON Lines, - for stdin, or
+    the JSON of one entry).
 
     \b
     Examples:
@@ -185,9 +185,9 @@ def _print_appended(thread: str, appended: list[Entry], as_json: bool) -> None:
 
 @log.command()
 @click.argument("thread")
-@option("--no-ids", "Leave id and seq out, so that the lines can go anywhere.", bool)
+@option("--no-ids", "Leave out id and seq, so that any thread can import the lines.", bool)
 @option("--after", "Only entries behind this seq.", click.IntRange(min=0), 0, show_default=False)
-@option("--salvage from_damaged", "From a damaged file: what stands before the first bad entry.", bool)
+@option("--salvage from_damaged", "From a damaged file: the entries before the first bad one.", bool)
 @db_option
 def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place | None) -> None:
     """Print THREAD as JSON Lines, without loss.
@@ -220,9 +220,9 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place 
 def import_(thread: str, file: str | None, expected_seq: int | None, db: Place | None, as_json: bool) -> None:
     """Read JSON Lines into THREAD, all or none.
 
-    `quire import` reads what other programs wrote.
+    For files of other programs, use `quire import`.
 
-    From FILE, or stdin for -; into a new thread or behind an existing one. Where lines carry id and seq,
+    Reads FILE, or stdin for -, into a new thread or behind an existing one. If lines have an id and a seq,
     these must continue the thread.
 
     \b
@@ -259,7 +259,7 @@ def new(name: str, db: Place | None, as_json: bool) -> None:
 @log.command()
 @click.argument("thread")
 @option("--after", "Only entries behind this seq.", click.IntRange(min=0), 0, show_default=False)
-@option("--limit", "At most so many.", click.IntRange(min=0))
+@option("--limit", "How many at most.", click.IntRange(min=0))
 @option("--last", "Only the last so many.", click.IntRange(min=0))
 @db_json_options
 def show(thread: str, after: int, limit: int | None, last: int | None, db: Place | None, as_json: bool) -> None:
@@ -335,7 +335,7 @@ def fork(thread: str, at_seq: int | None, name: str | None, db: Place | None, as
 def verify(thread: str | None, db: Place | None, as_json: bool) -> None:
     """Re-derive every hash, and name the first bad entry.
 
-    Of THREAD, or of the whole file; exit code 1 when something does not hold. Nothing is ever repaired.
+    Checks THREAD, or the whole file. The exit code is 1 if an entry is bad; nothing is ever repaired.
 
     \b
     Examples:
@@ -497,11 +497,11 @@ def _entry_rows(hit: Hit, query: str) -> list[HitRow]:
 
 
 @click.command(name="index")
-@option("--rebuild", "Throw the index away and make it again from the log.", bool)
+@option("--rebuild", "Delete the index and make it again from the log.", bool)
 @words_option
 @db_json_options
 def index(rebuild: bool, words: bool, as_json: bool, db: Place | None) -> None:
-    """Bring the search index up to date; can be stopped at any moment and goes on where it was.
+    """Bring the search index up to date; you can stop it at any moment and continue later.
 
     \b
     Examples:

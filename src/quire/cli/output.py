@@ -157,7 +157,7 @@ class NumberRange(click.FloatRange):
 
 
 def option(names: str, help: str, type: Any = None, default: Any = None, **more: Any) -> Callable[[_Command], _Command]:
-    """An option: `option("--limit -l", "At most so many.", int, 10)`; of a list one is taken, `bool` is a flag."""
+    """An option: `option("--limit -l", "How many at most.", int, 10)`; of a list one is taken, `bool` is a flag."""
     takes = click.Choice(type) if isinstance(type, list | tuple) else type
     kind = {"is_flag": True} if type is bool else {"type": takes}
     usual = {} if default is None else {"default": default, "show_default": default != ""}

@@ -99,10 +99,10 @@ OPTIMUM, SAME_CUTS = "hindsight optimum", ("as given", "only when full", "hindsi
 def plan(source: str, as_json: bool, db: Place | None, policy: Policy) -> None:
     """Compare policies on a finished thread: tokens, reuse, cost, cuts on a time line.
 
-    Costs are in plain input tokens: a cached token counts --read, a written one --write; after --ttl seconds
-    by the entries' times nothing is cached. The optimum is that of the policy as given: the cheapest series of
-    moments for its own cuts, and only policies that make the same cuts stand beside it. Those whose shares do not
-    go with the given ones are left out. All of it is by Quire's own count; what was paid is by the provider's.
+    Costs are in plain input tokens: a cached token counts --read, a written one --write. Nothing is cached after
+    --ttl seconds by the entries' times. The optimum is the cheapest series of moments for the cuts of the given
+    policy; only policies that make the same cuts are compared with it. Policies whose shares exceed the budget
+    together with the given ones are left out. Quire counts all tokens, except what was paid: that is the provider's count.
 
     \b
     Examples:
@@ -253,8 +253,8 @@ class TimedRequest(msgspec.Struct, frozen=True):
 @click.argument("file", type=FileName())
 @option("--provider -p", "Provider or wire format (anthropic, openai, vllm), unless --model names it.")
 @option("--model -m", "provider:model, or the model alone (default: the one each request names).")
-@option("--mark with_marks", "Place Quire's cache marks first (where there are none).", bool)
-@option("--chart/--no-chart", "Draw the chart behind the table.", default=True, show_default=False)
+@option("--mark with_marks", "Set Quire's cache marks first (where there are none).", bool)
+@option("--chart/--no-chart", "Draw the chart below the table.", default=True, show_default=False)
 @json_option
 def simulate(file: str, provider: str | None, model: str | None, with_marks: bool, chart: bool, as_json: bool) -> None:
     """Predict what each request of FILE reads from the cache, writes to it and costs.

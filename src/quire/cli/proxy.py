@@ -48,14 +48,14 @@ RULE_NAMES = ("key-order", "tool-order", "volatile", "retrieved", "late-tools", 
 
 # What a proxy can be told, by `quire proxy` and by `quire serve --to` alike; `passing_for` takes what came of it.
 passing_options = with_options(
-    option("--log", "Keep what passed in this file, for `quire audit`.", FILE_PATH),
+    option("--log", "Write the requests to this file, for `quire audit`.", FILE_PATH),
     option(
         "--key-from", "Send the key in this environment variable in place of the application's.", metavar="VARIABLE"
     ),
     option("--mend", "Repair what costs cache reads and changes no meaning (docs/mending.md).", bool),
     option("--rule rules", "Only this rule; may be repeated.", list(RULE_NAMES), multiple=True),
     option("--without", "Not this rule; may be repeated.", list(RULE_NAMES), multiple=True),
-    option("--dry-run", "Show what mending would change, and send what came.", bool),
+    option("--dry-run", "Show what mending would change, but send requests unchanged.", bool),
     option(
         "--holdout",
         "Leave this share of conversations unmended, to measure what mending saves.",
@@ -63,10 +63,10 @@ passing_options = with_options(
         0.0,
     ),
     option("--mend-subscriptions", "Mend and fit what a subscription's token (OAuth) pays for, too.", bool),
-    option("--ask-provider", "Have the provider say what it could not reuse (Anthropic, OpenAI), and compare.", bool),
+    option("--ask-provider", "Ask the provider what it could not reuse (Anthropic, OpenAI), and compare.", bool),
     option(
         "--budget",
-        "Fit histories that outgrow so many tokens; what was cut the model can recall.",
+        "Fit histories that outgrow so many tokens; the model can recall what was cut.",
         click.IntRange(1_000),
     ),
 )
@@ -138,8 +138,8 @@ def port_option(default: int = 8765, help: str = "Where to listen; 0: any free p
 def proxy(to: str, port: int, **how: Any) -> None:
     """Watch an application's requests: change its base URL, and nothing else.
 
-    Bodies, keys and streams pass unchanged. Each request is told in a line, with what came from the cache; where
-    less came than could, also why, what it cost and what to change. With --mend it is changed on the way. If
+    Bodies, keys and streams pass unchanged. Each request prints a line with what came from the cache. If less came
+    than could, the lines also say why, what it cost and what to change. --mend changes requests on the way. If
     Quire fails, the request still passes.
 
     \b
@@ -364,16 +364,16 @@ CLIENTS: dict[str, ProxiedClient] = {
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@option("--to", "Where all requests go on to; without it, to each provider's own address.")
-@option("--log", "Keep what passed in this file; without it, in Quire's own folder.", FILE_PATH)
+@option("--to", "Where to send all requests (default: each provider's own address).")
+@option("--log", "Write the requests to this file (default: in Quire's own folder).", FILE_PATH)
 @option("--mend", "Repair what costs cache reads (docs/mending.md).", bool)
 @click.argument("client", type=click.Choice(list(CLIENTS)))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple[str, ...]) -> None:
     """Start a known client behind the proxy, with the variables or settings it needs; ARGS are the client's own.
 
-    What passed is kept in a log for `quire audit`, and told in a line at the end. A file that had to be changed (pi's
-    models.json, gemini-cli's settings.json) is put back; if that could not happen, `quire unwrap` does it.
+    The requests go into a log for `quire audit`, and a line sums them up at the end. A changed file (pi's models.json,
+    gemini-cli's settings.json) is restored; if that was not possible, `quire unwrap` does it.
 
     \b
     Examples:
@@ -471,7 +471,7 @@ def restore(file: Path) -> bool:
 
 @click.command()
 def unwrap() -> None:
-    """Put back the clients' files that `quire wrap` changed and could not put back itself."""
+    """Restore the clients' files that `quire wrap` changed and could not restore itself."""
     files = [Path(name) for name in _wrapped_files()]
     for file in files:
         restore(file)
@@ -483,7 +483,7 @@ def unwrap() -> None:
 @click.command()
 @json_option
 def doctor(as_json: bool) -> None:
-    """Tell what is installed, which clients are found, where base URLs point, whether that answers, what was recorded."""
+    """Show what is installed, which clients exist, where base URLs point, whether they answer, what was recorded."""
     import importlib.util
 
     from quire.send.transport import endpoint_for, without_password

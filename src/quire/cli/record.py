@@ -47,7 +47,7 @@ WORTH_SHOWING = 64
 NO_MODEL = "by words alone: the embedding model is not installed (quire local install minilm)"
 
 
-words_option = option("--words", "Go by words alone, without the embedding model.", bool)
+words_option = option("--words", "Use words alone, without the embedding model.", bool)
 
 
 def embedder() -> Embedder | None:
@@ -159,7 +159,7 @@ def _options(fields: JsonObject) -> JsonObject:
 
 @click.group()
 def record() -> None:
-    """Keep records: documents with tags, versions, a time to live, and hints on what a model sees of them.
+    """Store records: documents with tags, versions, a time to live, and hints on what a model sees of them.
 
     \b
     Examples:
@@ -169,15 +169,15 @@ def record() -> None:
     """
 
 
-@record.command(short_help="Keep a new record, from FILE or from options.")
+@record.command(short_help="Store a new record, from FILE or from options.")
 @click.argument("file", required=False, type=FileName())
 @option("--schema schema_name", "Its schema, such as user.message.v1.")
 @_fields
 @db_json_options
 def create(file: str | None, db: Place | None, as_json: bool, **fields: Any) -> None:
-    """Keep a new record, from FILE (or - for stdin) and the options; consumers it concerns get a new context.
+    """Store a new record, from FILE (or - for stdin) and the options; consumers it concerns get a new context.
 
-    FILE holds one record, or many as a JSON list or JSON Lines; many are kept all or none.
+    FILE holds one record, or many as a JSON list or JSON Lines; of many, all are stored or none.
 
     \b
     Examples:
@@ -208,11 +208,11 @@ def _draft(fields: JsonObject, now: int) -> Record:
 @record.command()
 @click.argument("id")
 @click.argument("file", required=False, type=FileName())
-@option("--version", "The version you saw; another one there is a conflict.", int, required=True)
+@option("--version", "The version you saw; any other is a conflict.", int, required=True)
 @_fields
 @db_json_options
 def update(id: str, file: str | None, version: int, db: Place | None, as_json: bool, **fields: Any) -> None:
-    """Change what is given of a record; the rest stays. Consumers it concerns get a new context.
+    """Change the given fields of a record; the others stay. Consumers it concerns get a new context.
 
     \b
     Examples:
@@ -343,9 +343,9 @@ def list_(
 
 @record.command()
 @click.argument("q")
-@option("--nn", "At most so many.", click.IntRange(min=1), 5)
+@option("--nn", "How many at most.", click.IntRange(min=1), 5)
 @_filters
-@option("--include-context", "Print what they hold, hints applied.", bool)
+@option("--include-context", "Print their contents, with hints applied.", bool)
 @words_option
 @db_json_options
 def search(
@@ -399,7 +399,7 @@ def history(id: str, db: Place | None, as_json: bool) -> None:
 @option("--trigger", "The record that asks; default: the newest one that triggers.", metavar="ID")
 @option("--config config_file", "The configuration; default: its context.config.v1 record.", metavar="FILE")
 @option("--context-only", "Leave out the request: print the formatted_context alone.", bool)
-@option("--dry-run", "Keep nothing: do not touch the consumer's context record.", bool)
+@option("--dry-run", "Store nothing: leave the consumer's context record as it is.", bool)
 @words_option
 @db_json_options
 def build(
@@ -413,7 +413,7 @@ def build(
     db: Place | None,
     as_json: bool,
 ) -> None:
-    """Build the context of CONSUMER, keep it as its context record, and print what its model receives.
+    """Build the context of CONSUMER, store it as its context record, and print what its model receives.
 
     \b
     Examples:

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 @option("--step", "This request of the turn.", click.IntRange(1))
 @option("--all every", "Every request, one JSON object a line.", bool)
 @option("--budget", "Tokens one request may hold (default: the model's window).", click.IntRange(1))
-@option("--marks/--no-marks", "Place cache marks.", default=True)
+@option("--marks/--no-marks", "Set cache marks.", default=True)
 @option("--bytes as_bytes", "Print the prefix bytes that a cache compares.", bool)
 @db_json_options
 def render(
@@ -84,7 +84,7 @@ def render(
 ) -> None:
     """Render a thread as a provider's request.
 
-    The request that comes next, where the model has yet to answer; else the last one. --json prints the body
+    It is the next request if the model has yet to answer, else the last one. --json prints the body
     for the official SDK's call, --bytes the prefix bytes.
 
     \b
@@ -236,10 +236,10 @@ def lint(file: str, provider: str | None, model: str | None, as_json: bool) -> N
     """Check requests against their provider's rules, without sending them.
 
     FILE holds one JSON request, or one a line (- is standard input). A line may also be
-    {"body": {...}, "headers": {...}}: then beta headers are checked too; or {"request": {...}}, as
-    quire simulate reads it. Requests of one file are taken as one conversation, so that changed
+    {"body": {...}, "headers": {...}}, so that beta headers are checked too, or {"request": {...}}, as
+    quire simulate reads it. The requests of one file count as one conversation, so that changed
     thinking blocks are noticed.
-    Exit code 1 when anything would be refused; warnings alone are advice.
+    The exit code is 1 if the provider would refuse a request; warnings alone are advice.
 
     \b
     Examples:
@@ -418,9 +418,9 @@ _lock_option = option("--lock lock_file", "The file that holds the hashes.", FIL
 @click.command()
 @_recording
 @_lock_option
-@option("--reason", "Why the prefixes moved; needed where they did.", default="")
+@option("--reason", "Why the prefixes moved; required if they did.", default="")
 def lock(file: Path, lock_file: Path, reason: str) -> None:
-    """Write down the prefix hashes of an application's requests, to be committed and held by `quire check`.
+    """Write the prefix hashes of an application's requests to a file to commit; `quire check` compares with it.
 
     FILE is a recording of the application: what `quire proxy --log` or the pytest fixture `quire_requests` wrote, or
     any log that `quire audit` reads. Cache marks are no part of the hashes.
@@ -450,9 +450,9 @@ def lock(file: Path, lock_file: Path, reason: str) -> None:
 @_lock_option
 @json_option
 def check(file: Path, lock_file: Path, as_json: bool) -> None:
-    """Fail where an application's requests are not what `quire lock` wrote down; for CI.
+    """Fail if an application's requests differ from what `quire lock` wrote; for CI.
 
-    Requests behind the last locked one may come; those that are locked must be the same, from tools to messages.
+    New requests may follow the last locked one; locked requests must be the same, from tools to messages.
 
     \b
     Examples:

@@ -75,23 +75,23 @@ _FILE = click.Path(exists=True, dir_okay=False)
 turn_options = with_options(
     option("--model -m", "provider:model (default: $QUIRE_MODEL, else the thread's last one, else the local model)."),
     option("--base-url", "Another address of the same API (default: $QUIRE_BASE_URL, else the SDK's own variable)."),
-    option("--explicit-cache", "Keep a Gemini cache while that pays (paid by the hour; deleted at the end).", bool),
-    option("--runner", "How turns are carried out (default: by what is given).", RUNNERS),
+    option("--explicit-cache", "Keep a Gemini cache while it pays (costs by the hour; deleted at the end).", bool),
+    option("--runner", "How turns are carried out (default: by the other options).", RUNNERS),
     option("--system", "The system prompt; without --project, a project's prompt."),
-    option("--memory", "A file that says what is known of the user; it is read every turn.", _FILE),
+    option("--memory", "A file about the user for the model; it is read every turn.", _FILE),
     option("--root", "planned, agent, records: the folder its file tools may read.", _FOLDER),
     option("--vault", "A folder of markdown notes to answer from and to attach.", _FOLDER),
     option("--project", "A file with the project's prompt.", _FILE),
-    option("--file files", "A file of the project; again for more.", _FILE, multiple=True),
-    option("--mcp", "planned, agent, records: the command or URL of an MCP server; again for more.", multiple=True),
-    option("--consumer", "records: whose context.config.v1 record it builds by (default: chat)."),
-    option("--text-tools", "agent: tell of tools in words, for models that take none.", bool),
+    option("--file files", "A file of the project; may be repeated.", _FILE, multiple=True),
+    option("--mcp", "planned, agent, records: the command or URL of an MCP server; may be repeated.", multiple=True),
+    option("--consumer", "records: the consumer whose context.config.v1 record is used (default: chat)."),
+    option("--text-tools", "agent: describe tools in words, for models without native tools.", bool),
     option("--budget", "Tokens one request may hold, from now on.", click.IntRange(1)),
     option("--promote", "When items move into the library, from now on.", ["at-rebase", "each-turn"]),
-    option("--items", "How items are told, from now on.", ["xml", "markdown"]),
+    option("--items", "How items are written, from now on.", ["xml", "markdown"]),
     option(
         "--summary",
-        "Who sums up what a rebase takes away (default: in chat and agent the model, but for the local one).",
+        "Who sums up what a rebase cuts (default: in chat and agent the model, except the local one).",
         ["model", "built-in"],
     ),
     option("--floor", "Share that stays verbatim, from now on.", NumberRange(0, 1, min_open=True)),
@@ -408,7 +408,7 @@ def run(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Say TEXT in THREAD and have it answered; without TEXT it is read from standard input.
+    """Send TEXT as the user of THREAD and print the answer; without TEXT, read it from standard input.
 
     Every step is stored before it is taken: after Ctrl-C or a crash, `quire resume THREAD` goes on.
 
@@ -463,7 +463,7 @@ def _mention_interrupted(store: Store, thread: str) -> None:
 @click.argument("thread")
 @turn_options
 @option("--list only_list", "Only show what is still to be done; change nothing.", bool)
-@option("--rerun", "Run a call again that may have run already.", bool)
+@option("--rerun", "Run a call in doubt again.", bool)
 @db_json_options
 def resume(
     thread: str,
@@ -478,8 +478,8 @@ def resume(
 ) -> None:
     """Continue the newest turn of THREAD from the log: finished results are used, never run again.
 
-    A call that may or may not have run is named first. Tools marked idempotent run again; any other gets
-    the result 'interrupted', unless --rerun says otherwise.
+    The command first names a call that may or may not have run. A tool marked idempotent runs again; any other
+    call gets the result 'interrupted', or runs again with --rerun.
 
     \b
     Examples:

