@@ -16,6 +16,7 @@ from serving import PLACES, SseReader, new_place, served, user
 from quire import values
 from quire.errors import ConflictError, QuireError
 from quire.log import own_fence
+from quire.log.sqlite import SqliteStore
 from quire.server.remote_store import HttpStore
 from quire.server.service import ServiceLimits
 from quire.testing import Cut, Emulator, Refuse, Slow, emulator
@@ -256,3 +257,11 @@ def test_a_turn_that_cannot_be_held_for_want_of_readers_is_free(tmp_path: Path) 
     with served(tmp_path / "q.db", limits=ServiceLimits(readers=0)) as client:
         assert client.post("/api/threads/t/hold").status_code == 503
         until(lambda: client.post("/api/threads/t/hold").status_code == 503)
+
+
+def test_a_fault_in_taking_a_turn_is_told_to_whoever_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SqliteStore, "turn_lock", lambda store, thread: 1 / 0)
+    with served(tmp_path / "q.db") as client:
+        assert client.post("/api/threads/t/hold", timeout=5).status_code == 500

@@ -153,14 +153,14 @@ class HeldTurn:
                 call.tenant.held_turns[self.id] = self
                 self._loop.call_soon_threadsafe(self._tell, None)
                 self._let_go.wait()
-        except QuireError as error:
+        except Exception as error:  # whatever it is: somebody waits for the turn
             self._loop.call_soon_threadsafe(self._tell, error)
         finally:
             call.tenant.held_turns.pop(self.id, None)
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self.given_back.set)
 
-    def _tell(self, error: QuireError | None) -> None:
+    def _tell(self, error: Exception | None) -> None:
         if not self.taken.done():
             self.taken.set_result(None) if error is None else self.taken.set_exception(error)
 
