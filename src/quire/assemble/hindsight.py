@@ -52,11 +52,11 @@ def along(assembly: Assembly, entries: Iterable[Entry]) -> Iterator[Built | Refu
 
 
 def ask(assembly: Assembly, entry: Entry) -> Built | Refused:
-    """The request in front of this entry."""
+    """The request in front of this entry, which is fed next."""
     if entry.kind == "sent":
-        return assembly.request_as_sent()
+        return assembly.request_as_sent(passes=True)
     try:
-        built = assembly.request()
+        built = assembly.request(passes=True)
     except BudgetError as error:
         return Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
     return msgspec.structs.replace(built, rebase=built.rebase or assembly.recorded)
@@ -129,7 +129,7 @@ def trail(entries: Iterable[Entry], policy: Policy, summarise: Summarise = extra
 
 def _step(whole: Assembly, policy: Policy, leaves: int, late: int, turn: int) -> Step:
     return Step(
-        leaves=tuple(whole.ahead().epoch.history.leaves[leaves:]),
+        leaves=tuple(whole.ahead(passes=True).epoch.history.leaves[leaves:]),
         late=dict(list(whole.carried.late.items())[late:]),
         tools=whole.carried.tools,
         pins=whole.pins[:],
@@ -140,14 +140,23 @@ def _step(whole: Assembly, policy: Policy, leaves: int, late: int, turn: int) ->
     )
 
 
+# In a thread of more requests than this, cuts are tried where so much of the budget has come since the last that was
+# tried: with thousands of requests the ways between would take minutes and save half a hundredth.
+_LONG, _APART = 1_000, 1 / 64
+
+
 def optimum(thread: Trail, policy: Policy, tell: Callable[[str, int, int], object] = lambda *_: None) -> Best:
     """The cheapest cuts for which every request fits; infinite where one cannot. `tell`: told how many are done."""
     runs = [_begun(thread, policy, when) for when in (None, "rent", "full")]
+    new, apart = 0, policy.limit * _APART if len(thread.steps) > _LONG else 0
     for place, step in enumerate(thread.steps):
         tell("optimum", place, len(thread.steps))
         for run in runs:
             _join(run.assembly, step)
-        cut = _cut(thread, place, [run for run in runs if run.when is None])
+        free = [run for run in runs if run.when is None]
+        new += sum(leaf.tokens for leaf in step.leaves)
+        due = new >= apart or step.cold or step.moves or not any(_fits(run.assembly) for run in free)
+        cut, new = (_cut(thread, place, free), 0) if due else (None, new)
         runs = [run for run in runs if _goes_on(run, place, step)] + ([cut] if cut else [])
     best = min(runs, key=lambda run: run.cost, default=None)
     return Best(best.cost, best.cuts) if best else Best(math.inf, ())
