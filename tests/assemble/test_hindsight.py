@@ -148,8 +148,8 @@ def test_in_a_long_thread_few_moments_are_tried_and_the_cheapest_of_them_costs_h
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     entries, policy, tried = turns(1_100, 12), msgspec.structs.replace(DROPS, budget=8_000), list[object]()
-    due = hindsight._due
-    monkeypatch.setattr(hindsight, "_due", lambda assembly: tried.append(assembly) or due(assembly))
+    cut = hindsight._cut
+    monkeypatch.setattr(hindsight, "_cut", lambda *given: tried.append(given) or cut(*given))
     few = best(entries, policy)
     assert len(tried) < 500
     monkeypatch.setattr(hindsight, "_LONG", 10_000)

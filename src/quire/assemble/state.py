@@ -417,10 +417,7 @@ class Assembly:
         return twin
 
     def ahead(self, passes: bool = False) -> Assembly:
-        """A copy in which pending entries have become messages: the state when the next request is made.
-
-        Where that request `passes` next, they become messages here and nothing is copied, however long the history is.
-        """
+        """The state when the next request is made: a copy, but where that request `passes` next, so that nobody looks back."""
         if passes and not (self.round.streaming or self.round.sent):
             self._close(final=True)
             return self
