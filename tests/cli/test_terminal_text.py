@@ -13,7 +13,7 @@ import pytest
 
 from conftest import ROOT
 from quire import Entry, open_store, values
-from quire.cli.output import print_json, print_json_rows, print_table, printable
+from quire.cli.output import print_json, print_table, printable
 from quire.testing import Emulator, Refuse, emulator
 from quire.values import Call, JsonObject, Text
 from toolbox import on_terminal, sent_body
@@ -53,7 +53,7 @@ def test_a_long_table_is_printed_as_its_rows_come(capsys: pytest.CaptureFixture[
 def test_rows_of_json_are_written_as_the_list_of_them(count: int, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"text": "two\nlines", "n": [n, {}]} for n in range(count)]
     print_json(rows)
-    print_json_rows(iter(rows))
+    print_json(iter(rows))
     whole = capsys.readouterr().out
     assert whole[: len(whole) // 2] == whole[len(whole) // 2 :]
 

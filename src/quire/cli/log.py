@@ -27,7 +27,6 @@ from quire.cli.output import (
     option,
     pages,
     print_json,
-    print_json_rows,
     print_table,
     print_text,
     progress,
@@ -278,11 +277,9 @@ def show(thread: str, after: int, limit: int | None, last: int | None, db: Place
         after = max(after, end - last) if last is not None else after
         count = min(end if limit is None else limit, max(0, end - after))
         entries = (entry for page in pages(store, thread, after, count) for entry in page)
-        if as_json:
-            print_json_rows({"id": entry.id, "seq": entry.seq, **entry.body} for entry in entries)
-        else:
-            rows = ((entry.seq, entry.kind, preview(entry), short_id(entry.id)) for entry in entries)
-            print_table(("seq", "kind", "content", "id"), rows)
+        value = ({"id": entry.id, "seq": entry.seq, **entry.body} for entry in entries)
+        rows = ((entry.seq, entry.kind, preview(entry), short_id(entry.id)) for entry in entries)
+        answer(as_json, value, (("seq", "kind", "content", "id"), rows))
 
 
 @log.command("list")
