@@ -313,9 +313,9 @@ class Watch:
         self._built: WeakKeyDictionary[Assembly, Built] = WeakKeyDictionary()
         self._rendered: WeakKeyDictionary[Rendering, tuple[Prompt, Request]] = WeakKeyDictionary()
 
-    def asking(self, ask: Callable[[Assembly], Built]) -> Callable[[Assembly], Built]:
-        def watched(assembly: Assembly) -> Built:
-            built = ask(assembly)
+    def asking(self, ask: Callable[[Assembly, bool], Built]) -> Callable[[Assembly, bool], Built]:
+        def watched(assembly: Assembly, passes: bool = False) -> Built:
+            built = ask(assembly, passes)
             before = self._built.get(assembly)
             if before is not None and not _extends(before.prompt, built.prompt):
                 named = f"turn {built.turn}.{built.step} (epoch {built.epoch})"

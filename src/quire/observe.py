@@ -291,9 +291,9 @@ class RequestLog:
         _logger.debug("%s: %s: %s", self._thread, received.request.target, summary)
 
 
-def chat_messages(built: Built) -> list[JsonObject]:
-    """A built request's messages in OpenAI Chat form, without the system messages."""
-    messages: list[JsonObject] = providers.render(built.prompt, "openai-chat:").body["messages"]
+def chat_messages(built: Built, by: Rendering | None = None) -> list[JsonObject]:
+    """A built request's messages in OpenAI Chat form, without the system messages; `by`: what wrote those before it."""
+    messages: list[JsonObject] = (by or comparing()).request(built.prompt).body["messages"]
     return messages[len(built.prompt.systems) :]
 
 

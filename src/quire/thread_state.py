@@ -7,7 +7,7 @@ import contextlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from operator import ne
 from typing import Any
 
@@ -324,12 +324,9 @@ def policies(entries: Sequence[Entry], usual: Policy, read: Read = policy_of) ->
     """For each entry the policy in force: that of the next request sent; behind the last request, that one's."""
     by_key: dict[bytes, Policy] = {}
     sent = [_cached_policy(entry, by_key, read) if is_request(entry) else None for entry in entries]
-    now = next((policy for policy in reversed(sent) if policy is not None), usual)
-    backwards = []
-    for policy in reversed(sent):
-        now = policy or now
-        backwards.append(now)
-    return backwards[::-1]
+    newest = next((policy for policy in reversed(sent) if policy is not None), usual)
+    backwards = accumulate(reversed(sent), lambda behind, policy: policy or behind, initial=newest)
+    return [*backwards][:0:-1]
 
 
 def _cached_policy(sent: Entry, by_key: dict[bytes, Policy], read: Read) -> Policy:

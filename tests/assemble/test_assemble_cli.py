@@ -8,7 +8,8 @@ import pytest
 
 from quire import Assembly, Entry, Policy, QuireError, values
 from quire.errors import CallError
-from toolbox import chain, encode_lines, invoke, run, written
+from quire.providers import Rendering
+from toolbox import chain, encode_lines, invoke, run, talk, written
 
 pytestmark = pytest.mark.moves_prefix(reason="small budgets, to see rebases")
 
@@ -40,6 +41,14 @@ def test_assemble_prints_one_object_per_request(file: str) -> None:
         assert set(row["layers"]) == {"L1", "L2", "L3", "L4", "L5", "all"}
     assert any(row["rebase"] for row in rows)
     assert {left["entry"] for left in rows[-1]["left_out"]} <= set(range(1, 122))
+
+
+def test_the_json_of_a_thread_writes_each_message_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages, write = list[object](), Rendering._write
+    monkeypatch.setattr(Rendering, "_write", lambda by, *given: messages.append(given[0]) or write(by, *given))
+    lines = run("assemble", written(tmp_path, chain(talk(40))), "--json").splitlines()
+    assert [len(lines), len(json.loads(lines[-1])["messages"])] == [40, 80]
+    assert len(messages) == 79
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from thread_strategies import agent_threads, threads
 
-from quire import Assembly, Entry, Policy, values
-from quire.assemble import DROP_ONLY, When, reused_tokens
+from quire import Assembly, Entry, Policy, requests, values
+from quire.assemble import DROP_ONLY, When, hindsight, reused_tokens
 from quire.assemble.hindsight import number_entries, optimum, trail
+from quire.assemble.messages import History
 from quire.assemble.rebase_decision import Rent
 from quire.cli.plan import measure
 from quire.errors import BudgetError
@@ -141,3 +142,25 @@ def test_the_last_rung_cuts_a_single_result_that_is_too_large() -> None:
     entries = [values.user("go"), values.call("c", "read", {}), values.result("c", None, huge), values.respond("ok")]
     policy = msgspec.structs.replace(DROPS, budget=600)
     assert best(entries, policy) == pytest.approx(paid(entries, policy), abs=0.5)
+
+
+def test_in_a_long_thread_few_moments_are_tried_and_the_cheapest_of_them_costs_hardly_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries, policy, tried = turns(1_100, 12), msgspec.structs.replace(DROPS, budget=8_000), list[object]()
+    cut = hindsight._cut
+    monkeypatch.setattr(hindsight, "_cut", lambda *given: tried.append(given) or cut(*given))
+    few = best(entries, policy)
+    assert len(tried) < 500
+    monkeypatch.setattr(hindsight, "_LONG", 10_000)
+    assert few == pytest.approx(best(entries, policy), rel=0.02)
+
+
+def test_the_requests_of_a_finished_thread_are_made_without_copying_what_stood_before_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copied, copy = list[object](), History.copy
+    monkeypatch.setattr(History, "copy", lambda history: copied.extend(history.leaves) or copy(history))
+    entries = turns(100, 4)
+    assert len(list(requests(entries, Policy()))) == len(trail(entries, Policy()).steps) == 100
+    assert not copied

@@ -46,6 +46,16 @@ def test_what_is_known_of_parts_is_what_the_whole_has(lines: list[str], start: i
     assert telling_behind(text, start) == telling(text[start:])
 
 
+def test_a_line_that_begins_like_a_path_is_counted_with_the_one_before_it_and_not_with_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = list[str]()
+    monkeypatch.setattr("quire.assemble.summary._count", lambda text: counted.append(text) or counter().count(text))
+    lines = [f"line {n} of a long summary" for n in range(500)]
+    _lines_count([*lines, "/srv/app/main.py", *lines])
+    assert max(map(len, counted)) < 80
+
+
 def test_escapes_of_json_part_words_and_a_folder_is_none() -> None:
     lines = {
         "out": "see:\nsrc/a_1.py\tnew_2 \u2019\u201crow_3\u201d",

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from conftest import ROOT
 from quire import Entry, open_store, values
-from quire.cli.output import print_table, printable
+from quire.cli.output import print_json, print_table, printable
 from quire.testing import Emulator, Refuse, emulator
 from quire.values import Call, JsonObject, Text
 from toolbox import on_terminal, sent_body
@@ -34,6 +35,27 @@ def test_a_row_is_the_same_whoever_lays_it_out(cells: tuple[object, ...], capsys
     assert plain[0] == laid_out[0]
     assert plain[2] == laid_out[1]
     assert plain[1] == laid_out[2]
+
+
+def test_a_long_table_is_printed_as_its_rows_come(capsys: pytest.CaptureFixture[str]) -> None:
+    def rows() -> Iterator[tuple[int, str]]:
+        yield from ((n, "word") for n in range(3_000))
+        printed.append(capsys.readouterr().out)
+
+    printed = list[str]()
+    print_table(("number", "text"), rows())
+    lines = "".join([*printed, capsys.readouterr().out]).splitlines()
+    assert printed[0].splitlines()[2_000] == " 1,999  word"
+    assert [len(lines), len(set(map(len, lines[1:])))] == [3_001, 1]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_rows_of_json_are_written_as_the_list_of_them(count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"text": "two\nlines", "n": [n, {}]} for n in range(count)]
+    print_json(rows)
+    print_json(iter(rows))
+    whole = capsys.readouterr().out
+    assert whole[: len(whole) // 2] == whole[len(whole) // 2 :]
 
 
 def harmless(received: bytes, *, coloured: bool = True) -> None:

@@ -14,7 +14,7 @@ from quire.log.entries import decode_lines
 from quire.providers import FORMATS, export, import_
 from quire.providers.convert import project
 from quire.values import Prompt, call, result, tools, user
-from toolbox import check, encode_lines, fewer
+from toolbox import assert_in_proportion, chain, check, encode_lines, fewer
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 args = st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), st.integers() | texts, max_size=2)
@@ -350,3 +350,19 @@ def test_langchains_reasoning_goes_back_to_the_model_that_thought_it() -> None:
         assert all(one in body for one in signed if one)
         elsewhere = str(render(Prompt("", "", (), tuple(project(entries))), "mistral:m").body)
         assert not any(one in elsewhere for one in signed if one)
+
+
+def test_an_export_takes_a_time_that_grows_with_the_thread_where_imported_and_new_messages_alternate() -> None:
+    def thread(turns: int) -> list[Entry]:
+        out = []
+        for n in range(turns):
+            call = {"id": f"c{n}", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+            told = [
+                {"role": "assistant", "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": f"c{n}", "content": "x"},
+            ]
+            out += [user("go on"), *import_("openai-chat", told)]
+        return list(chain(out))
+
+    threads = {turns: thread(turns) for turns in (500, 4_000)}
+    assert_in_proportion(lambda turns: export("openai-chat", threads[turns]), 4_000)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, takewhile
 
 import msgspec
 
@@ -17,10 +16,11 @@ from quire.assemble import Policy, When
 from quire.assemble.fit import Built, Refused
 from quire.assemble.messages import Epoch, PlacedMessage
 from quire.assemble.rebase import CarriedState, Pin
-from quire.assemble.rebase_decision import PRIMING, Decision, decide
+from quire.assemble.rebase_decision import decide
 from quire.assemble.state import Assembly
 from quire.assemble.summary import Summarise, extract
 from quire.errors import BudgetError
+from quire.providers.prefix import same_start
 from quire.tokens import tools_tokens
 from quire.values import BOOKKEEPING, Entry, JsonObject, chain
 
@@ -52,11 +52,11 @@ def along(assembly: Assembly, entries: Iterable[Entry]) -> Iterator[Built | Refu
 
 
 def ask(assembly: Assembly, entry: Entry) -> Built | Refused:
-    """The request in front of this entry."""
+    """The request in front of this entry, which is fed next."""
     if entry.kind == "sent":
-        return assembly.request_as_sent()
+        return assembly.request_as_sent(passes=True)
     try:
-        built = assembly.request()
+        built = assembly.request(passes=True)
     except BudgetError as error:
         return Refused(assembly.turn, assembly.step + 1, str(error), error.hint)
     return msgspec.structs.replace(built, rebase=built.rebase or assembly.recorded)
@@ -111,8 +111,7 @@ def trail(entries: Iterable[Entry], policy: Policy, summarise: Summarise = extra
     """The thread's requests under a policy, as they would be if nothing were ever cut."""
     endless = _change(policy, budget=10**12, reply=0, when="full", promote="at-rebase")
     whole, start = Assembly(endless), Assembly(policy, summarise)
-    steps: list[Step] = []
-    leaves, late = 0, 0
+    steps, leaves, late = list[Step](), 0, 0
     for entry in number_entries(entries):
         if whole.asks(entry):
             if not steps:
@@ -129,7 +128,7 @@ def trail(entries: Iterable[Entry], policy: Policy, summarise: Summarise = extra
 
 def _step(whole: Assembly, policy: Policy, leaves: int, late: int, turn: int) -> Step:
     return Step(
-        leaves=tuple(whole.ahead().epoch.history.leaves[leaves:]),
+        leaves=tuple(whole.ahead(passes=True).epoch.history.leaves[leaves:]),
         late=dict(list(whole.carried.late.items())[late:]),
         tools=whole.carried.tools,
         pins=whole.pins[:],
@@ -140,14 +139,24 @@ def _step(whole: Assembly, policy: Policy, leaves: int, late: int, turn: int) ->
     )
 
 
+# In a thread of more requests than this, cuts are tried where so much of the budget has come since the last that was
+# tried: with thousands of requests the ways between would take minutes and save half a hundredth.
+_LONG, _APART = 1_000, 1 / 64
+
+
 def optimum(thread: Trail, policy: Policy, tell: Callable[[str, int, int], object] = lambda *_: None) -> Best:
     """The cheapest cuts for which every request fits; infinite where one cannot. `tell`: told how many are done."""
     runs = [_begun(thread, policy, when) for when in (None, "rent", "full")]
+    new, apart = 0, policy.limit * _APART if len(thread.steps) > _LONG else 0
     for place, step in enumerate(thread.steps):
         tell("optimum", place, len(thread.steps))
         for run in runs:
             _join(run.assembly, step)
-        cut = _cut(thread, place, [run for run in runs if run.when is None])
+        free = [run for run in runs if run.when is None]
+        new += sum(leaf.tokens for leaf in step.leaves)
+        due = new >= apart or step.cold or step.moves or not any(run.assembly.fits() for run in free)
+        cheapest = min(free, key=lambda run: run.cost, default=None)
+        cut, new = (_cut(cheapest, place, step), 0) if due and cheapest else (None, new)
         runs = [run for run in runs if _goes_on(run, place, step)] + ([cut] if cut else [])
     best = min(runs, key=lambda run: run.cost, default=None)
     return Best(best.cost, best.cuts) if best else Best(math.inf, ())
@@ -182,7 +191,7 @@ def _join(assembly: Assembly, step: Step) -> None:
 def _goes_on(run: Run, place: int, step: Step) -> bool:
     """Make the request of a run by its rule, or without a cut where it has none; False where it cannot fit."""
     assembly, before = run.assembly, run.assembly.epoch
-    if run.when is None and not _fits(assembly):
+    if run.when is None and not assembly.fits():
         return False
     if run.when is not None or step.moves:
         try:
@@ -195,14 +204,6 @@ def _goes_on(run: Run, place: int, step: Step) -> bool:
             run.cuts += (place,) if run.when else ()
     _pay(run, before, step.cold)
     return True
-
-
-def _fits(assembly: Assembly) -> bool:
-    """Whether a request fits; most are so small that they do in whatever way a model that has reported nothing counts."""
-    policy, epoch, calibration = assembly.policy, assembly.epoch, assembly.models.calibration(assembly.policy)
-    most = epoch.total_tokens() + epoch.history.ids[-1] + PRIMING
-    plain = not calibration.reported and not policy.shares
-    return (plain and most <= calibration.room(policy.limit)) or assembly.fits()
 
 
 def _pay(run: Run, before: Epoch, cold: bool) -> None:
@@ -222,45 +223,22 @@ def _common_tokens(before: Epoch, now: Epoch) -> int:
         return 0
     if (before.l1, before.l2) != (now.l1, now.l2) and (before.l1_text, before.l2_text) != (now.l1_text, now.l2_text):
         return tools_tokens(now.tools)
-    pairs = zip(islice(before.history.leaves, before.sent), now.history.leaves, strict=False)
-    same = takewhile(lambda pair: pair[0] is pair[1] or pair[0].message == pair[1].message, pairs)
-    return now.head_tokens() + now.history.sums[sum(1 for _ in same)]
+    same = same_start(before.history.messages[: before.sent], now.history.messages)
+    return now.head_tokens() + now.history.sums[same]
 
 
-def _cut(thread: Trail, place: int, runs: list[Run]) -> Run | None:
-    """The cheapest run that cuts at this request.
-
-    Tried on the cheapest run so far, and on the one that would keep the most.
-    """
-    first = min(runs, key=lambda run: run.cost, default=None)
-    cut = _cut_from(thread, place, first) if first else None
-    if first is None or cut is None:
+def _cut(run: Run, place: int, step: Step) -> Run | None:
+    """A run that goes on from another with the policy's cut here, as if the cache were cold; None where it cannot."""
+    assembly, cold = run.assembly.copy(), run.assembly.copy()
+    cold.policy, cold.requests = _change(cold.policy, when="rent"), 0
+    try:
+        decision = decide(cold)
+    except BudgetError:
         return None
-    (read, write), epoch = cut.assembly.policy.prices, cut.assembly.epoch
-    spared = 0 if thread.steps[place].cold else write - read
-    other = min(runs, key=lambda run: run.cost - spared * _common_tokens(run.assembly.epoch, epoch))
-    again = _cut_from(thread, place, other) if other is not first else None
-    return min((run for run in (cut, again) if run), key=lambda run: run.cost)
-
-
-def _cut_from(thread: Trail, place: int, run: Run) -> Run | None:
-    """A run that has gone on from another with a cut here; None where nothing can be cut, or not enough."""
-    assembly = run.assembly.copy()
-    decision = _due(assembly.copy())
-    if decision is None or decision.rebase is None:
+    if decision.rebase is None:
         return None
     assembly.begin_epoch(decision.rebase, decision)
     assembly.left_out_log = run.assembly.left_out_log  # nobody asks what a run leaves out
     next_run = Run(assembly, None, run.cost, (*run.cuts, place))
-    _pay(next_run, run.assembly.epoch, thread.steps[place].cold)
+    _pay(next_run, run.assembly.epoch, step.cold)
     return next_run
-
-
-def _due(assembly: Assembly) -> Decision | None:
-    """The policy's cut at this request, as if the cache were cold; None where not enough can be cut."""
-    assembly.policy = _change(assembly.policy, when="rent")
-    assembly.requests = 0
-    try:
-        return decide(assembly)
-    except BudgetError:
-        return None

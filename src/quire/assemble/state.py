@@ -416,8 +416,11 @@ class Assembly:
         twin.pending = self.pending.copy()
         return twin
 
-    def ahead(self) -> Assembly:
-        """A copy in which pending entries have become messages: the state when the next request is made."""
+    def ahead(self, passes: bool = False) -> Assembly:
+        """The state when the next request is made: a copy, but where that request `passes` next, so that nobody looks back."""
+        if passes and not (self.round.streaming or self.round.sent):
+            self._close(final=True)
+            return self
         twin = self.copy()
         if self.round.streaming:
             # A request made now repeats the one whose reply is streaming in, without what has come of that reply.
@@ -425,24 +428,24 @@ class Assembly:
         twin._close(final=True)
         return twin
 
-    def select(self) -> Selection:
+    def select(self, passes: bool = False) -> Selection:
         """What of the log counts for the request that would be sent now."""
         if self.turn == 0 and not any(map(self._is_known, self.entries.values())):
             raise BudgetError(
                 "there is no user entry yet, so there is nothing to ask", hint="Append a user entry first."
             )
-        twin = self.ahead()
+        twin = self.ahead(passes)
         if twin.round.sent:
             twin.epoch.sent = self.stable
         return Selection(twin, self)
 
-    def request(self) -> Built:
+    def request(self, passes: bool = False) -> Built:
         """The request that would be sent now; with the rebase that has to be recorded first, if one is due."""
-        return fit(self.select())
+        return fit(self.select(passes))
 
-    def request_as_sent(self) -> Built:
+    def request_as_sent(self, passes: bool = False) -> Built:
         """The request that the log says was sent here; only recorded rebases are applied."""
-        return self.ahead()._as_built(self.recorded)
+        return self.ahead(passes)._as_built(self.recorded)
 
     def _as_built(self, record: JsonObject | None) -> Built:
         """The current state as a request; `record` is the rebase to record first."""

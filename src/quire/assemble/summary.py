@@ -444,11 +444,14 @@ def _size(lines: Sequence[Line], length: int, whole: Whole) -> int:
     return _lines_count(_cut(lines, length, whole)) + 1 if lines else 0
 
 
+# The end of a line over which no token reaches.
+_APART = re.compile(r"\n(?=[^\s/])")
+
+
 def _lines_count(lines: Sequence[str]) -> int:
     """The tokens of lines in a row: no token reaches over a line's end, unless the next begins with a slash or a space."""
-    if any(line[:1].strip() in ("", "/") for line in lines[1:]):
-        return _count("\n".join(lines))
-    return sum(map(_line_count, lines[:-1])) + _count(lines[-1])
+    *rest, last = _APART.split("\n".join(lines))
+    return sum(map(_line_count, rest)) + _count(last)
 
 
 @lru_cache(maxsize=LINES_REMEMBERED)

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from quire.assemble import Built, Refused
+    from quire.providers import Rendering
     from quire.server.figures import Whereabouts
     from quire.server.views import ThreadView
 
@@ -171,14 +172,16 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, pol
       quire assemble entries.jsonl --budget 16000 --turn 3
       quire assemble entries.jsonl --json | jq .reused_tokens
     """
+    from quire.observe import comparing
+
     count, before = 0, None
-    out = console()
+    out, by = console(), comparing()
     with open_requests(source, db, policy, (turn, turn) if turn else None) as (requests, log):
         for built, policy_then in takewhile(lambda request: turn is None or request[0].turn <= turn, requests):
             if turn in (None, built.turn):
                 count += 1
                 if as_json:
-                    print_json(request_json(built, before), None)
+                    print_json(request_json(built, before, by), None)
                 else:
                     show_request(out, built, before, policy_then.limit)
             before = built if isinstance(built, engine.Built) else before
@@ -192,13 +195,14 @@ def assemble(source: str, turn: int | None, as_json: bool, db: Place | None, pol
         echo(f"no request: {shown if asked else 'nobody has asked the model anything yet'}", err=True)
 
 
-def request_json(built: Built | Refused, before: Built | None) -> JsonObject:
+def request_json(built: Built | Refused, before: Built | None, by: Rendering) -> JsonObject:
+    """One request for machines; `by` writes those of one thread, each message once."""
     from quire.assemble.fit import enclose, layer_tokens
     from quire.observe import chat_messages
 
     if isinstance(built, engine.Refused):
         return msgspec.structs.asdict(built)
-    messages = chat_messages(built)
+    messages = chat_messages(built, by)
     sealed = enclose(built, messages)
     system = [{"role": "system", "content": built.prompt.system}] if built.prompt.system else []
     return {

@@ -277,7 +277,7 @@ def show(thread: str, after: int, limit: int | None, last: int | None, db: Place
         after = max(after, end - last) if last is not None else after
         count = min(end if limit is None else limit, max(0, end - after))
         entries = (entry for page in pages(store, thread, after, count) for entry in page)
-        value = [{"id": entry.id, "seq": entry.seq, **entry.body} for entry in entries] if as_json else []
+        value = ({"id": entry.id, "seq": entry.seq, **entry.body} for entry in entries)
         rows = ((entry.seq, entry.kind, preview(entry), short_id(entry.id)) for entry in entries)
         answer(as_json, value, (("seq", "kind", "content", "id"), rows))
 

@@ -10,8 +10,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
@@ -230,14 +231,24 @@ def confirm_deletion(description: str, name: str) -> None:
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    """One JSON value on stdout, readable, with ASCII escapes only for what would command a terminal."""
+    """One JSON value on stdout, readable; an iterator as the list of what it gives, each as it comes."""
+    before = "["
+    for row in value if isinstance(value, Iterator) else ():
+        sys.stdout.write(f"{before}\n  " + _json_text(row, indent).replace("\n", "\n  "))
+        before = ","
+    ends = _json_text(value, indent) if not isinstance(value, Iterator) else "[]" if before == "[" else "\n]"
+    sys.stdout.write(ends + "\n")
+
+
+def _json_text(value: Any, indent: int | None) -> str:
+    """JSON with ASCII escapes only for what would command a terminal."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=None if indent else (",", ":"))
-    text = _TERMINAL_CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1], text) if sys.stdout.isatty() else text
-    sys.stdout.write(text + "\n")
+    return _TERMINAL_CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1], text) if sys.stdout.isatty() else text
 
 
+Row: TypeAlias = Sequence[object]
 # What people are shown: a line, a table (columns and rows), or whatever a function prints.
-Shown: TypeAlias = str | tuple[Sequence[str], Iterable[Sequence[object]]] | Callable[[], None]
+Shown: TypeAlias = str | tuple[Sequence[str], Iterable[Row]] | Callable[[], None]
 
 
 def answer(as_json: bool, value: Any, shown: Shown) -> None:
@@ -389,34 +400,41 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 db_json_options = with_options(db_option, json_option)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
-    """A plain table for people; numbers are right-aligned."""
+def print_table(columns: Sequence[str], rows: Iterable[Row], title: str | None = None) -> None:
+    """A plain table for people; numbers are right-aligned. A long one is printed in parts, as its rows come."""
+    if title and title.startswith("\n"):
+        echo()
+    more = iter(rows)
+    widths = _print_rows(columns, list(islice(more, PAGE)), [0] * len(columns), title)
+    while listed := list(islice(more, PAGE)):
+        widths = _print_rows(columns, listed, widths)
+
+
+def _print_rows(columns: Sequence[str], listed: list[Row], widths: list[int], title: str | None = None) -> list[int]:
+    """Some rows of a table, with its head or behind others of these widths at least; gives the widths that they take."""
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    listed = [list(row) for row in rows]
     texts = [[f"{cell:,}" if isinstance(cell, int) else printable(str(cell)) for cell in row] for row in listed]
     right = [bool(texts) and all(isinstance(row[at], int | float) for row in listed) for at in range(len(columns))]
-    if title and title.startswith("\n"):
-        echo()
-    out = console()
-    table = Table(
-        title=title and in_line(title.strip("\n")), box=None, pad_edge=False, title_justify="left", header_style="bold"
-    )
-    widths = [max(map(cell_len, column)) for column in zip(columns, *texts, strict=True)]
+    out, head, title = console(), not any(widths), title and in_line(title.strip("\n"))
+    table = Table(title=title, box=None, pad_edge=False, title_justify="left", header_style="bold", show_header=head)
+    widths = [max(width, *map(cell_len, cells)) for width, *cells in zip(widths, columns, *texts, strict=True)]
     # Rich takes long for many rows: it lays them out where one is too wide or has several lines, else the head alone.
     fits = sum(widths) + 2 * len(widths) - 2 <= out.width and all(cell.isprintable() for row in texts for cell in row)
     for name, width, at_right in zip(columns, widths, right, strict=True):
-        justify: Literal["left", "right"] = "right" if at_right else "left"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=at_right, min_width=width if fits else None)
+        table.add_column(name, overflow="fold", no_wrap=at_right, min_width=width if fits else None)
+        table.columns[-1].justify = "right" if at_right else "left"
     for cells in () if fits else texts:
         table.add_row(*map(Text, cells))
-    out.print(table)
+    if head or not fits:
+        out.print(table)
     for cells in texts if fits else ():
         gaps = [" " * (width - cell_len(cell)) for width, cell in zip(widths, cells, strict=True)]
         triples = zip(right, gaps, cells, strict=True)
         echo("  ".join(gap + cell if at_right else cell + gap for at_right, gap, cell in triples))
+    return widths
 
 
 # A turn as it goes on: the model's words to standard output, everything else to standard error.

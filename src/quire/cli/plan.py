@@ -8,7 +8,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +30,7 @@ from quire.cli.output import (
     load_usable,
     open_db,
     option,
+    pages,
     print_json,
     print_table,
     progress,
@@ -69,7 +70,8 @@ def usage(thread: str | None, as_json: bool, db: Place | None) -> None:
     from quire.server.figures import kept_entries, spending
 
     with open_db(db, create=False) as store:
-        spent = spending(store.read(thread) if thread is not None else kept_entries(store))
+        entries = chain.from_iterable(pages(store, thread, 0)) if thread is not None else kept_entries(store)
+        spent = spending(entries)
     total = {**spent.usage, "requests": spent.requests, "usd": spent.usd, "unpriced": spent.unpriced}
     rows = [*spent.models.items(), ("all", total)]
     listed = [

@@ -122,15 +122,10 @@ def _requests(entries: list[Entry], provider: str, model: str, budget: int | Non
     from quire.thread_state import policies, policy_for, policy_of
 
     target = f"{provider}:{model}"
-    if budget:
-        log, usual = assemble.unsent(entries), policy_for(target, budget=budget, reply=0)
-    else:
-        log, usual = entries, policy_for(target)
-
-    def policy_then(sent: JsonObject) -> Policy:
-        return policy_of({**sent, "provider": provider, "model": model})
-
-    return _all_requests(log, policies(log, usual, policy_then))
+    log = assemble.unsent(entries) if budget else entries
+    usual = policy_for(target, budget=budget, reply=0) if budget else policy_for(target)
+    under = policies(log, usual, lambda sent: policy_of({**sent, "provider": provider, "model": model}))
+    return _all_requests(log, under)
 
 
 def _all_requests(entries: list[Entry], under: list[Policy]) -> Iterator[RequestAt]:

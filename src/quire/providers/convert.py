@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -72,13 +73,10 @@ _ROLES: dict[str, Role] = {
 }
 
 
-def project(entries: Iterable[Entry], calls: Iterable[Entry] = ()) -> list[Message]:
-    """Each entry's part, gathered into messages where one message of the model began and ended.
-
-    `calls`: those that stand elsewhere, and may be answered here.
-    """
+def project(entries: Iterable[Entry], called: dict[str, str] | None = None) -> list[Message]:
+    """Each entry's part, gathered into messages as the model's began and ended; `called`: tools of calls elsewhere, by id."""
     out: list[Message] = []
-    names = {entry.call_id: entry.name for entry in calls if entry.kind == "call"}
+    names = ChainMap[str, str]({}, called or {})
     for entry in entries:
         if entry.kind not in _ROLES:
             continue
@@ -99,7 +97,7 @@ def _continues(entry: Entry, last: Message) -> bool:
     return not begins and _ROLES[entry.kind] == last.role and last.role in ("assistant", "tool")
 
 
-def parts_of(entry: Entry, names: dict[str, str]) -> tuple[Part, ...]:
+def parts_of(entry: Entry, names: Mapping[str, str]) -> tuple[Part, ...]:
     """What an entry says; `names` tells which tool a result is from."""
     match entry.kind:
         case "user":

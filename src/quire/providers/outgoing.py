@@ -63,10 +63,11 @@ def export_thread(
     draft.faithful = True
     groups = [(group, original(group, format)) for group in _groups(rest)]
     used = {entry.call_id for group, found in groups if found for entry in group if entry.kind == "call"}
+    called = {entry.call_id: entry.name for entry in rest if entry.kind == "call"}
     # Whole messages of this format as they came in; what stands between them is written anew.
     for anew, run in groupby(groups, lambda found: found[1] is None):
         if anew:
-            messages = project((entry for group, _ in run for entry in group), rest)
+            messages = project((entry for group, _ in run for entry in group), called)
             for message in _told_apart(messages, used) if writer.native.unique_ids else messages:
                 writer.write(draft, message)
         else:
