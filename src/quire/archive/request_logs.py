@@ -20,12 +20,14 @@ from quire.archive.stored_conversations import (
     decode_json,
     holding,
     is_body,
+    is_chat,
     known_provider,
     misfit,
     streamed_reply,
     text_in,
     text_or_json,
     url_model,
+    url_path,
 )
 from quire.errors import FormatError, QuireError
 from quire.providers.prefix import without_marks
@@ -62,7 +64,7 @@ def format_in(exchange: LoggedExchange) -> str:
             f"{exchange.place} holds {fields or 'nothing'}, which is no request of a provider",
             hint="Force a format with --from.",
         )
-    return wire_of(provider).name
+    return "openai-chat" if is_chat(url_path(exchange.about)) else wire_of(provider).name
 
 
 def _prefix_hashes(exchange: LoggedExchange, format: str) -> list[str]:

@@ -35,7 +35,7 @@ from quire.providers.incoming import bytes_of
 from quire.providers.models import format_name
 from quire.providers.prefix import write_value
 from quire.providers.usage import known_cost
-from quire.providers.wires import wire_of
+from quire.providers.wires import speaker, wire_of
 from quire.send.transport import SseReader, decode_event
 from quire.server import Recent
 from quire.server.mend import FittedRequest, Mended, Savings
@@ -465,8 +465,7 @@ def read_exchange(exchange: WatchedExchange) -> Reading | None:
         ended = exchange.whole or bool(reply)
         account = diagnosis_of(reply) or _no_difference(sent)
         return Reading(call, original, str(reply.get("id") or ""), items, account, ended)
-    wire = wire_of(call.provider, sent)
-    speaks = call.provider if wire_of(call.provider).name == wire.name else wire.name
+    speaks = speaker(call.provider, sent)
     stream = providers.stream(f"{speaks}:{call.model}")
     id, items_by_place, diagnosis = "", dict[int, JsonObject](), _no_difference(sent)
     for event in events_in(data, speaks):

@@ -371,6 +371,8 @@ WIRE = Wire(
     layout=Layout(_head, "contents", _content, _contents),
     reader=GeminiReader,
     reports_no_cache=False,
+    # Google has an endpoint that speaks Chat.
+    other=lambda body: "openai-chat" if "messages" in body and "contents" not in body else "",
     rules=RULES,
     call=ModelCall(
         sdk="google.genai",
