@@ -6,7 +6,7 @@ import re
 import pytest
 
 from quire import Request, render
-from quire.providers import http_body, sdk_kwargs
+from quire.providers import http_body, sdk_kwargs, tool_entries
 from quire.providers.incoming import Spelling
 from quire.providers.models import data, provider_facts, providers
 from quire.testing import assert_valid
@@ -149,6 +149,13 @@ def test_a_spelling_is_always_allowed_and_always_the_same(text: str) -> None:
         spelled = spelling.spell(text)
         assert 0 < len(spelled) <= spelling.longest
         assert spelling.spell(spelled) == spelled == spelling.spell(text)
+
+
+def test_types_of_gemini_that_are_numbers_are_read_as_their_words() -> None:
+    numbered = {"type": 6, "properties": {"p": {"type": 5, "items": {"type": 1}}}}
+    (offer,) = tool_entries([{"functionDeclarations": [{"name": "f", "parameters": numbered}]}])
+    worded = {"type": "object", "properties": {"p": {"type": "array", "items": {"type": "string"}}}}
+    assert offer.body["tools"][0]["parameters"] == worded
 
 
 def test_gemini_declares_what_its_schema_can_say_and_hands_over_the_rest_as_it_is() -> None:

@@ -389,6 +389,14 @@ def test_arguments_of_gemini_that_come_in_pieces_are_put_together() -> None:
     assert [(each.name, each.args) for each in reading.reply().entries] == [("light", args), ("dark", {})]
 
 
+@pytest.mark.parametrize(("number", "stop"), [(1, "STOP"), (2, "MAX_TOKENS"), (7, "7")])
+def test_an_end_of_gemini_that_is_a_number_is_read_as_its_word(number: int, stop: str) -> None:
+    # As Google's REST API writes it for clients that ask for enum-encoding=int.
+    reply = {"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": number}]}
+    streamed, whole = fed("gemini:gemini-2.5-flash", [reply]).reply(), parse_reply("gemini:gemini-2.5-flash", reply)
+    assert (streamed.stop, whole.stop, streamed.entries) == (stop, stop, whole.entries)
+
+
 def test_a_call_that_the_server_carried_out_is_no_call_of_ours() -> None:
     call = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "xs_1", "name": "x_search", "input": "{}"}
     words = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "So."}]}

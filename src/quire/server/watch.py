@@ -484,7 +484,7 @@ def read_exchange(exchange: WatchedExchange) -> Reading | None:
 
 # The last word of a stream, in any format.
 _LAST_WORD = re.compile(
-    rb'"type"\s*:\s*"(message_stop|response\.(completed|failed|incomplete)|error)"|data:\s*\[DONE\]|"finishReason"\s*:\s*"'
+    rb'"type"\s*:\s*"(message_stop|response\.(completed|failed|incomplete)|error)"|data:\s*\[DONE\]|"finishReason"\s*:\s*["1-9]'
 )
 # Figures of the cache, as any provider names them; one that is null was not told.
 _FIGURES = re.compile(
