@@ -129,9 +129,9 @@ def test_an_image_that_a_server_cannot_take_is_named_in_the_text() -> None:
     assert request.body["messages"][0]["content"] == "look\n\n[image]"
     assert request.left_out[0]["reason"] == "groq:llama takes no images"
     linked = Message("user", (Image(url="https://example.org/a.png"),), (1,))
-    assert _request("bedrock:m", linked).body["messages"][0]["content"] == [
-        {"text": "[image: https://example.org/a.png]"}
-    ]
+    for target in ("bedrock:m", "bedrock-anthropic:us.anthropic.claude-sonnet-4-5-20250929-v1:0"):
+        (named,) = _request(target, linked).body["messages"][0]["content"]
+        assert named["text"] == "[image: https://example.org/a.png]"
 
 
 def test_a_result_without_its_call_is_left_out_and_a_call_without_its_result_is_answered() -> None:

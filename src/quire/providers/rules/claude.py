@@ -288,6 +288,12 @@ def _unchecked_rules(check: Check) -> Iterator[Unchecked]:
         yield Unchecked("max_tokens", "the API requires max_tokens; it is not in this body")
 
 
+def _fetched_media(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
+    """Bedrock fetches nothing from the web."""
+    if check.via_bedrock and as_object(block.get("source")).get("type") == "url":
+        yield finding("B.place", f"{path}.source", "url", block=f"{where(path)}.{kind}")
+
+
 ANTHROPIC_RULES = WireRules(
     body=turns.anthropic_body,
     message=turns.anthropic_message,
@@ -296,6 +302,7 @@ ANTHROPIC_RULES = WireRules(
     along=(turns.Pairs, turns.CallIds, turns.Blanks, turns.LateSystem, turns.Compaction),
     end=each(marks, _ends, size),
     marks=lambda turn: marks_in(turn.blocks),
+    media_place=_fetched_media,
     remember_reply=_remember_issued,
     remember_body=lambda memory, body: turns.remember(memory, conversation(body, "anthropic")),
     unchecked=_unchecked_rules,
