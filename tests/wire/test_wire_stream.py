@@ -296,6 +296,39 @@ def test_half_a_call_is_shown_but_never_an_entry() -> None:
     assert reader.partial().unfinished == ({"kind": "call", "name": "write", "text": '{"path": "a'},)
 
 
+@pytest.mark.parametrize(("stop", "kinds"), [("max_tokens", ["respond"]), ("tool_use", ["respond", "call"])])
+@pytest.mark.parametrize("wire", ["anthropic", "bedrock"])
+def test_a_call_whose_input_is_no_json_is_one_if_the_model_wants_it_answered(
+    wire: str, stop: str, kinds: list[str]
+) -> None:
+    written = '{"unit": celsius}'
+    begun: list[dict[str, Any]] = [
+        {"type": "text", "text": "I look."},
+        {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+    ]
+    events = {
+        "anthropic": [
+            {"type": "message_start", "message": {"id": "m"}},
+            *({"type": "content_block_start", "index": n, "content_block": block} for n, block in enumerate(begun)),
+            {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": written}},
+            *({"type": "content_block_stop", "index": n} for n in range(2)),
+            {"type": "message_delta", "delta": {"stop_reason": stop}},
+            {"type": "message_stop"},
+        ],
+        "bedrock": [
+            {"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"text": "I look."}}},
+            {"contentBlockStop": {"contentBlockIndex": 0}},
+            {"contentBlockStart": {"contentBlockIndex": 1, "start": {"toolUse": {"toolUseId": "t", "name": "f"}}}},
+            {"contentBlockDelta": {"contentBlockIndex": 1, "delta": {"toolUse": {"input": written}}}},
+            {"contentBlockStop": {"contentBlockIndex": 1}},
+            {"messageStop": {"stopReason": stop}},
+        ],
+    }
+    entries = fed(f"{wire}:m", events[wire]).reply().entries
+    assert [entry.kind for entry in entries] == kinds
+    assert [entry.args for entry in entries if entry.kind == "call"] == [{"arguments": written}] * (stop == "tool_use")
+
+
 @every_provider
 def test_a_respelled_tool_name_is_read_back(target: str) -> None:
     tool = {"name": "get weather", "description": "", "parameters": {}}
