@@ -301,6 +301,14 @@ def test_what_went_to_an_endpoint_of_chat_is_in_chat_whoevers_model_it_names(hom
     assert json.loads(run("audit", "a.har", "--json"))["total"]["input"] == 7
 
 
+def test_claude_on_bedrock_has_its_price_there_in_anthropics_format_too(home: Path) -> None:
+    body = {"anthropic_version": "bedrock-2023-05-31", "messages": [{"role": "user", "content": "Hi"}]}
+    model = "us.anthropic.claude-haiku-4-5-20251001-v1:0"
+    reply = {"content": [], "usage": {"input_tokens": 1_000_000, "output_tokens": 0}}
+    write("r.jsonl", [{"path": f"/model/{model}/invoke", "request": body, "reply": reply}])
+    assert json.loads(run("audit", "r.jsonl", "--json"))["total"]["usd"] == pytest.approx(1.1)
+
+
 def test_side_requests_are_conversations_of_their_own(home: Path) -> None:
     title = {"model": "gpt-5.4-mini", "messages": [{"role": "user", "content": "A title, please."}]}
     write("r.jsonl", [BODIES[0], title, BODIES[1]])

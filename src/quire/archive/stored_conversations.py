@@ -439,7 +439,7 @@ def url_model(url: str) -> str:
 def _provider(host: str, path: str, body: JsonObject) -> str:
     """The provider of a request: by the host, else by the path, else by the body."""
     if "anthropic_version" in body:  # Claude in other clouds
-        return "anthropic"
+        return "bedrock-anthropic" if str(body["anthropic_version"]).startswith("bedrock") else "anthropic"
     by_path = "anthropic" if path.endswith("/messages") else "bedrock" if "bedrock" in host else ""
     provider = _hosts().get(host) or by_path or detect(body) or "openai-chat"
     return provider if not is_chat(path) or wire_of(provider, body).name == "openai-chat" else "openai-chat"
