@@ -12,6 +12,7 @@ import msgspec
 
 from quire import providers
 from quire.archive.stored_conversations import (
+    CHAT_PATH,
     SESSION_FIELDS,
     LoggedExchange,
     SessionStore,
@@ -20,7 +21,6 @@ from quire.archive.stored_conversations import (
     decode_json,
     holding,
     is_body,
-    is_chat,
     known_provider,
     misfit,
     streamed_reply,
@@ -64,7 +64,7 @@ def format_in(exchange: LoggedExchange) -> str:
             f"{exchange.place} holds {fields or 'nothing'}, which is no request of a provider",
             hint="Force a format with --from.",
         )
-    return "openai-chat" if is_chat(url_path(exchange.about)) else wire_of(provider).name
+    return "openai-chat" if url_path(exchange.about).endswith(CHAT_PATH) else wire_of(provider).name
 
 
 def _prefix_hashes(exchange: LoggedExchange, format: str) -> list[str]:

@@ -423,9 +423,13 @@ def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> Se
     )
 
 
+# What goes there is in Chat's format, whoever's model it names: servers of Chat have any maker's.
+CHAT_PATH = "/chat/completions"
+
+
 def url_path(about: JsonObject) -> str:
     """The path, or the URL, that a request went to."""
-    return str(about.get("path") or about.get("url") or "").partition("?")[0]
+    return str(about.get("path") or about.get("url") or "").partition("?")[0].rstrip("/")
 
 
 def url_model(url: str) -> str:
@@ -442,12 +446,8 @@ def _provider(host: str, path: str, body: JsonObject) -> str:
         return "bedrock-anthropic" if str(body["anthropic_version"]).startswith("bedrock") else "anthropic"
     by_path = "anthropic" if path.endswith("/messages") else "bedrock" if "bedrock" in host else ""
     provider = _hosts().get(host) or by_path or detect(body) or "openai-chat"
-    return provider if not is_chat(path) or wire_of(provider, body).name == "openai-chat" else "openai-chat"
-
-
-def is_chat(path: str) -> bool:
-    """Whether a request to a path is in Chat's format, whoever's model it names: such servers have any maker's."""
-    return path.rstrip("/").endswith("/chat/completions")
+    is_other = path.endswith(CHAT_PATH) and wire_of(provider, body).name != "openai-chat"
+    return "openai-chat" if is_other else provider
 
 
 def is_body(value: Json) -> bool:

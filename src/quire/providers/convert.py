@@ -292,8 +292,7 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
             if not isinstance(part, Image):
                 continue
             # Bedrock fetches nothing from the web.
-            unreachable = draft.info.features.on_bedrock and is_web(part.url)
-            written = None if unreachable else self.show(part)
+            written = None if draft.info.features.on_bedrock and is_web(part.url) else self.show(part)
             if written is None:
                 name = part.url or part.media_type or "without data"
                 draft.leave_out(message, f"image {name[:80]} cannot be taken by {draft.info.provider}")

@@ -501,10 +501,8 @@ def _body(raw: bytes, exchange: WatchedExchange) -> JsonObject | None:
         return None
     if body.get("type") == "response.create":
         body = {name: value for name, value in body.items() if name != "type"}
-    if "model" in body:
-        return body
     # Gemini and Bedrock name the model in the path.
-    named = url_model(exchange.path)
+    named = "" if "model" in body else url_model(exchange.path)
     return {**body, "model": named} if named else body
 
 

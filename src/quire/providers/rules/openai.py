@@ -35,7 +35,7 @@ def chat_body(check: Check) -> Iterator[Finding]:
     """Types of what stands around the messages."""
     yield from _misfits(check, check.body, "@body", "$")
     # llama.cpp and Ollama take a limit of 0.
-    least = check.info.engine != "slot"
+    least = int(check.info.engine != "slot")
     yield from _limits(check.body, lambda most: most < least and most != NO_LIMIT)
     if check.info.features.strict:
         yield from _as_openai(check, _strict_body(check.body))

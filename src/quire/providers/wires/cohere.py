@@ -58,13 +58,13 @@ def _write_user(draft: Draft, message: Message) -> None:
 def _write_assistant(draft: Draft, message: Message) -> None:
     content: list[JsonObject] = []
     plan: JsonObject = {}
-    cited: JsonObject = {}
+    citations: JsonObject = {}
     for part in message.parts:
         match part:
             case Text():
                 leave_out(part, message, draft)
                 text = own_block(part, draft) or {}
-                cited = cited or ({"citations": text["citations"]} if text.get("text") == part.text else {})
+                citations = citations or ({"citations": text["citations"]} if text.get("text") == part.text else {})
                 content += [text_block(part.text)] if part.text.strip() else []
             case Think():
                 block = own_block(part, draft)
@@ -78,7 +78,7 @@ def _write_assistant(draft: Draft, message: Message) -> None:
     if not calls and not any(part["type"] == "text" for part in content):
         draft.leave_out(message, "empty message")
         return
-    out: JsonObject = {"role": "assistant", **({"content": content} if content else {}), **cited}
+    out: JsonObject = {"role": "assistant", **({"content": content} if content else {}), **citations}
     draft.messages.append({**out, **plan, "tool_calls": calls} if calls else out)
 
 
@@ -146,16 +146,15 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
 def _assistant(message: JsonObject) -> list[Entry]:
     """Thinking, text, the plan for the calls and the calls; a message with none of them is an empty respond."""
     out: list[Entry] = []
-    content, cited = message.get("content"), optional_list(message, "citations")
+    content, citations = message.get("content"), optional_list(message, "citations")
     for part in objects(message, "content") if isinstance(content, list) else [text_block(content or "")]:
         if part.get("type") == "thinking":
             out.append(values.think(str(part.get("thinking") or ""), wire={"block": part}))
         elif text := CONTENT.text_of([part]):
-            # What is cited is said of the message; here it stands with its first text.
-            out.append(
-                values.respond(text, wire={"block": {**text_block(text), "citations": cited}} if cited else None)
-            )
-            cited = []
+            # Citations are of the message; here they stand with its first text.
+            block = {**text_block(text), "citations": citations}
+            out.append(values.respond(text, wire={"block": block} if citations else None))
+            citations = []
     if plan := text_in(message, "tool_plan"):
         out.append(values.think(plan, wire={"block": {"tool_plan": plan}}))
     return [*out, *map(openai_chat.call_entry, objects(message, "tool_calls"))] or [values.respond("")]
@@ -170,7 +169,7 @@ class CohereReader(ReplyReader):
 
     format = FORMAT
     ending = "its message-end"
-    cited: tuple[JsonObject, ...] = ()
+    citations: tuple[JsonObject, ...] = ()
 
     def _read(self, reply: JsonObject) -> Reply:
         message = reply.get("message")
@@ -197,7 +196,7 @@ class CohereReader(ReplyReader):
             case "message-end":
                 return self._finish(delta)
             case "citation-start":
-                self.cited = (*self.cited, sub(message, "citations"))
+                self.citations = (*self.citations, sub(message, "citations"))
             case "content-end" | "tool-call-end" | "citation-end":
                 pass
             case _:
@@ -217,7 +216,7 @@ class CohereReader(ReplyReader):
         self.stop = text_in(delta, "finish_reason") or "COMPLETE"
         blocks = [self.open_blocks[place] for place in sorted(self.open_blocks)]
         self.open_blocks = {}
-        message: JsonObject = {"content": [], "tool_calls": [], "citations": [*self.cited]}
+        message: JsonObject = {"content": [], "tool_calls": [], "citations": [*self.citations]}
         for block in blocks:
             text = block.text(block.shown_field)
             if block.kind == "call":
