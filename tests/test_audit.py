@@ -68,6 +68,11 @@ def test_what_moves_in_tools_that_stand_in_one_and_calls_that_stay_open_are_told
     held = {"contents": first["contents"], "cachedContent": "cachedContents/a"}
     assert _cause_of("gemini", held, {**held, "cachedContent": "cachedContents/b"}) == "settings"
     assert _cause_of("gemini", {"contents": first["contents"]}, held) == "settings"
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    plain = {"messages": [{"role": "system", "content": "Work."}, {"role": "user", "content": "Hi"}]}
+    formed = {**plain, "response_format": form}
+    for change in ((plain, formed), (formed, plain)):
+        assert _cause_of("openai", *change) == "settings"
     # A call that nothing answers, before and after: what was changed is the message behind it.
     call = {"role": "model", "parts": [{"functionCall": {"name": "read", "args": {}}}]}
     result = {"role": "user", "parts": [{"functionResponse": {"name": "read", "response": {"output": "42"}}}]}

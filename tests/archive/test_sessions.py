@@ -282,6 +282,33 @@ def test_a_log_of_requests_is_one_conversation_with_its_last_reply(home: Path, n
     assert run("import", name, "--into", "t", "--from", store) == "t: nothing new\n"
 
 
+@pytest.mark.parametrize(
+    ("host", "model"),
+    [
+        ("litellm.test/v1", "claude-sonnet-4-5"),
+        ("generativelanguage.googleapis.com/v1beta/openai", "gemini-2.5-flash"),
+        ("bedrock-mantle.us-east-2.api.aws/v1", "openai.gpt-oss-20b"),
+    ],
+)
+def test_what_went_to_an_endpoint_of_chat_is_in_chat_whoevers_model_it_names(home: Path, host: str, model: str) -> None:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    end: JsonObject = {"delta": {"content": "Hello"}, "finish_reason": "stop", "index": 0}
+    events = [{"choices": [end]}, {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}}]
+    entry = har(body, "".join(f"data: {json.dumps(event)}\n\n" for event in events))
+    entry["request"]["url"] = f"https://{host}/chat/completions"
+    keep("a.har", json.dumps({"log": {"entries": [entry]}}))
+    assert [one["text"] for one in imported("a.har")] == ["Hi", "Hello"]
+    assert json.loads(run("audit", "a.har", "--json"))["total"]["input"] == 7
+
+
+def test_claude_on_bedrock_has_its_price_there_in_anthropics_format_too(home: Path) -> None:
+    body = {"anthropic_version": "bedrock-2023-05-31", "messages": [{"role": "user", "content": "Hi"}]}
+    model = "us.anthropic.claude-haiku-4-5-20251001-v1:0"
+    reply = {"content": [], "usage": {"input_tokens": 1_000_000, "output_tokens": 0}}
+    write("r.jsonl", [{"path": f"/model/{model}/invoke", "request": body, "reply": reply}])
+    assert json.loads(run("audit", "r.jsonl", "--json"))["total"]["usd"] == pytest.approx(1.1)
+
+
 def test_side_requests_are_conversations_of_their_own(home: Path) -> None:
     title = {"model": "gpt-5.4-mini", "messages": [{"role": "user", "content": "A title, please."}]}
     write("r.jsonl", [BODIES[0], title, BODIES[1]])

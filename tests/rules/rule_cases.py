@@ -207,6 +207,8 @@ ANTHROPIC = [
          claude(user(paper("application/pdf")))),
     Case("B.place", "bedrock", converse(turn("user", {"image": S3})), "$.messages[0].content[0].image.source.s3Location",
          converse(turn("user", {"image": {"format": "png", "source": {"bytes": "AAAA"}}}))),
+    Case("B.place", "bedrock-anthropic", claude(user({"type": "image", "source": {"type": "url", "url": "https://e.org/a"}})),
+         "$.messages[0].content[0].source", claude(user(paper("application/pdf")))),
     Case("B.tool-unique", "anthropic", claude(tools=[tool(), tool()]), "$.tools[1].name", claude(tools=[tool(), tool("g")])),
     Case("B.shape", "anthropic", claude(user({"type": "text"})), "$.messages[0].content[0].text", claude(user(say()))),
     Case("B.shape", "anthropic", claude(user(say(), use())), "$.messages[0].content[1]", claude(user(say()))),

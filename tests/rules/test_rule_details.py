@@ -156,9 +156,11 @@ def test_what_providers_take_is_a_warning_and_what_they_refuse_an_error(case: st
     assert [(one.row, one.severity) for one in validate(body, provider, name or None)] == [(row, severity)]
 
 
-@pytest.mark.parametrize("provider", ["ollama", "llamacpp", "vllm", "sglang"])
-def test_servers_of_open_models_take_any_most_of_tokens(provider: str) -> None:
+@pytest.mark.parametrize(("provider", "least"), [("ollama", 0), ("llamacpp", 0), ("vllm", 1), ("sglang", 1)])
+def test_servers_of_open_models_take_any_most_of_tokens(provider: str, least: int) -> None:
     assert errors(validate(chat(QUESTION, max_tokens=-1), provider, "m")) == []
+    refused = [one.path for one in errors(validate(chat(QUESTION, max_tokens=0), provider, "m"))]
+    assert refused == ["$.max_tokens"] * least
 
 
 @pytest.mark.proves("azure xai groq openrouter sglang llamacpp", "rules")

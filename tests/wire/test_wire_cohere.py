@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_replies import fed
 
-from quire import Thread, Usage, render, validate
+from quire import Thread, Usage, render, user, validate
 from quire.errors import CallError, ProviderError
 from quire.providers import export, import_, parse_reply
 from quire.providers.convert import project
@@ -82,6 +82,23 @@ def test_a_stream_gives_the_reply_it_brings(cut: int) -> None:
     reader = fed(TARGET, events(cut))
     assert reader.reply() == parse_reply(TARGET, REPLY)
     assert reader.reply().usage == usage("cohere", REPLY) == Usage(input_total=71, cache_read=64, output=9)
+
+
+def test_what_a_reply_cites_is_read_of_a_stream_too_and_goes_back() -> None:
+    cited = {"start": 0, "end": 4, "text": "Rain", "sources": [{"type": "tool", "id": "weather_1:0"}]}
+    message: JsonObject = {"role": "assistant", "content": [{"type": "text", "text": "Rain."}], "citations": [cited]}
+    whole = parse_reply(TARGET, {"message": message, "finish_reason": "COMPLETE", "usage": USED})
+    streamed = [
+        {"type": "content-start", "index": 0, "delta": {"message": {"content": {"type": "text", "text": ""}}}},
+        {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": "Rain."}}}},
+        {"type": "citation-start", "index": 0, "delta": {"message": {"citations": cited}}},
+        {"type": "message-end", "delta": {"finish_reason": "COMPLETE", "usage": USED}},
+    ]
+    assert fed(TARGET, streamed).reply() == whole
+    asked = import_("cohere", [{"role": "user", "content": "Weather in Oslo?"}])
+    request = render(Prompt("", "", (), tuple(project([*asked, *whole.entries, user("So?")]))), TARGET)
+    assert request.body["messages"][1] == message
+    assert_valid(request)
 
 
 @given(st.integers(0, 7), st.integers(0, 15))

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from quire import Request, render
-from quire.providers import http_body, sdk_kwargs
+from quire.providers import http_body, sdk_kwargs, tool_entries
 from quire.providers.incoming import Spelling
 from quire.providers.models import data, provider_facts, providers
 from quire.testing import assert_valid
@@ -129,9 +129,9 @@ def test_an_image_that_a_server_cannot_take_is_named_in_the_text() -> None:
     assert request.body["messages"][0]["content"] == "look\n\n[image]"
     assert request.left_out[0]["reason"] == "groq:llama takes no images"
     linked = Message("user", (Image(url="https://example.org/a.png"),), (1,))
-    assert _request("bedrock:m", linked).body["messages"][0]["content"] == [
-        {"text": "[image: https://example.org/a.png]"}
-    ]
+    for target in ("bedrock:m", "bedrock-anthropic:us.anthropic.claude-sonnet-4-5-20250929-v1:0"):
+        (named,) = _request(target, linked).body["messages"][0]["content"]
+        assert named["text"] == "[image: https://example.org/a.png]"
 
 
 def test_a_result_without_its_call_is_left_out_and_a_call_without_its_result_is_answered() -> None:
@@ -149,6 +149,13 @@ def test_a_spelling_is_always_allowed_and_always_the_same(text: str) -> None:
         spelled = spelling.spell(text)
         assert 0 < len(spelled) <= spelling.longest
         assert spelling.spell(spelled) == spelled == spelling.spell(text)
+
+
+def test_types_of_gemini_that_are_numbers_are_read_as_their_words() -> None:
+    numbered = {"type": 6, "properties": {"p": {"type": 5, "items": {"type": 1}}}}
+    (offer,) = tool_entries([{"functionDeclarations": [{"name": "f", "parameters": numbered}]}])
+    worded = {"type": "object", "properties": {"p": {"type": "array", "items": {"type": "string"}}}}
+    assert offer.body["tools"][0]["parameters"] == worded
 
 
 def test_gemini_declares_what_its_schema_can_say_and_hands_over_the_rest_as_it_is() -> None:

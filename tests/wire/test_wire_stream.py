@@ -296,6 +296,39 @@ def test_half_a_call_is_shown_but_never_an_entry() -> None:
     assert reader.partial().unfinished == ({"kind": "call", "name": "write", "text": '{"path": "a'},)
 
 
+@pytest.mark.parametrize(("stop", "kinds"), [("max_tokens", ["respond"]), ("tool_use", ["respond", "call"])])
+@pytest.mark.parametrize("wire", ["anthropic", "bedrock"])
+def test_a_call_whose_input_is_no_json_is_one_if_the_model_wants_it_answered(
+    wire: str, stop: str, kinds: list[str]
+) -> None:
+    written = '{"unit": celsius}'
+    begun: list[dict[str, Any]] = [
+        {"type": "text", "text": "I look."},
+        {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+    ]
+    events = {
+        "anthropic": [
+            {"type": "message_start", "message": {"id": "m"}},
+            *({"type": "content_block_start", "index": n, "content_block": block} for n, block in enumerate(begun)),
+            {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": written}},
+            *({"type": "content_block_stop", "index": n} for n in range(2)),
+            {"type": "message_delta", "delta": {"stop_reason": stop}},
+            {"type": "message_stop"},
+        ],
+        "bedrock": [
+            {"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"text": "I look."}}},
+            {"contentBlockStop": {"contentBlockIndex": 0}},
+            {"contentBlockStart": {"contentBlockIndex": 1, "start": {"toolUse": {"toolUseId": "t", "name": "f"}}}},
+            {"contentBlockDelta": {"contentBlockIndex": 1, "delta": {"toolUse": {"input": written}}}},
+            {"contentBlockStop": {"contentBlockIndex": 1}},
+            {"messageStop": {"stopReason": stop}},
+        ],
+    }
+    entries = fed(f"{wire}:m", events[wire]).reply().entries
+    assert [entry.kind for entry in entries] == kinds
+    assert [entry.args for entry in entries if entry.kind == "call"] == [{"arguments": written}] * (stop == "tool_use")
+
+
 @every_provider
 def test_a_respelled_tool_name_is_read_back(target: str) -> None:
     tool = {"name": "get weather", "description": "", "parameters": {}}
@@ -387,6 +420,14 @@ def test_arguments_of_gemini_that_come_in_pieces_are_put_together() -> None:
     for event in (chunk(), chunk(name="dark", args={}), {"candidates": [{"finishReason": "STOP"}]}):
         reading.feed(event)
     assert [(each.name, each.args) for each in reading.reply().entries] == [("light", args), ("dark", {})]
+
+
+@pytest.mark.parametrize(("number", "stop"), [(1, "STOP"), (2, "MAX_TOKENS"), (7, "7")])
+def test_an_end_of_gemini_that_is_a_number_is_read_as_its_word(number: int, stop: str) -> None:
+    # As Google's REST API writes it for clients that ask for enum-encoding=int.
+    reply = {"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": number}]}
+    streamed, whole = fed("gemini:gemini-2.5-flash", [reply]).reply(), parse_reply("gemini:gemini-2.5-flash", reply)
+    assert (streamed.stop, whole.stop, streamed.entries) == (stop, stop, whole.entries)
 
 
 def test_a_call_that_the_server_carried_out_is_no_call_of_ours() -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from quire import providers
 from quire.archive.stored_conversations import (
+    CHAT_PATH,
     SESSION_FIELDS,
     LoggedExchange,
     SessionStore,
@@ -26,6 +27,7 @@ from quire.archive.stored_conversations import (
     text_in,
     text_or_json,
     url_model,
+    url_path,
 )
 from quire.errors import FormatError, QuireError
 from quire.providers.prefix import without_marks
@@ -62,7 +64,7 @@ def format_in(exchange: LoggedExchange) -> str:
             f"{exchange.place} holds {fields or 'nothing'}, which is no request of a provider",
             hint="Force a format with --from.",
         )
-    return wire_of(provider).name
+    return "openai-chat" if url_path(exchange.about).endswith(CHAT_PATH) else wire_of(provider).name
 
 
 def _prefix_hashes(exchange: LoggedExchange, format: str) -> list[str]:

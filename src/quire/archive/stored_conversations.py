@@ -33,7 +33,7 @@ from quire.log.shapes import short
 from quire.providers.incoming import Partial, iso_ms
 from quire.providers.models import data, resolve
 from quire.providers.usage import usage
-from quire.providers.wires import detect
+from quire.providers.wires import detect, speaker, wire_of
 from quire.values import COUNTS, INSTRUCTIONS, Entry, Json, JsonObject, Usage, whole_characters, with_leaves
 
 _logger = logging.getLogger("quire")
@@ -407,7 +407,7 @@ def _hosts() -> dict[str, str]:
 
 def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> SentCall:
     """A call from its body and reply; `about` may have host, path, headers, provider, model, usage, time and session."""
-    path = str(about.get("path") or about.get("url") or "").partition("?")[0]
+    path = url_path(about)
     provider = str(about.get("provider") or _provider(str(about.get("host") or ""), path, body))
     named = str(body.get("model") or body.get("modelId") or about.get("model") or url_model(path))
     model = named.removeprefix("models/")
@@ -416,11 +416,20 @@ def call_of(source: str, about: JsonObject, body: JsonObject, reply: Json) -> Se
         provider=provider,
         model=model,
         body=body,
-        usage=_reported_usage(provider, model, about.get("usage") or reply),
+        usage=_reported_usage(provider, model, body, about.get("usage") or reply),
         at_ms=milliseconds(about.get("at") or about.get("ts") or about.get("timestamp") or about.get("at_ms")),
         session=_session(about, body),
         given=original if isinstance(original := about.get("given"), dict) and is_body(original) else {},
     )
+
+
+# What goes there is in Chat's format, whoever's model it names: servers of Chat have any maker's.
+CHAT_PATH = "/chat/completions"
+
+
+def url_path(about: JsonObject) -> str:
+    """The path, or the URL, that a request went to."""
+    return str(about.get("path") or about.get("url") or "").partition("?")[0].rstrip("/")
 
 
 def url_model(url: str) -> str:
@@ -434,12 +443,11 @@ def url_model(url: str) -> str:
 def _provider(host: str, path: str, body: JsonObject) -> str:
     """The provider of a request: by the host, else by the path, else by the body."""
     if "anthropic_version" in body:  # Claude in other clouds
-        return "anthropic"
-    if host in _hosts():
-        return _hosts()[host]
-    if path.endswith("/messages"):
-        return "anthropic"
-    return "bedrock" if "bedrock" in host else detect(body) or "openai-chat"
+        return "bedrock-anthropic" if str(body["anthropic_version"]).startswith("bedrock") else "anthropic"
+    by_path = "anthropic" if path.endswith("/messages") else "bedrock" if "bedrock" in host else ""
+    provider = _hosts().get(host) or by_path or detect(body) or "openai-chat"
+    is_other = path.endswith(CHAT_PATH) and wire_of(provider, body).name != "openai-chat"
+    return "openai-chat" if is_other else provider
 
 
 def is_body(value: Json) -> bool:
@@ -450,12 +458,13 @@ def is_body(value: Json) -> bool:
     return is_text or any(isinstance(value.get(field), list) for field in ("messages", "input", "contents"))
 
 
-def _reported_usage(provider: str, model: str, raw: Json) -> Usage | None:
+def _reported_usage(provider: str, model: str, body: JsonObject, raw: Json) -> Usage | None:
     """The usage in Quire's form, in the provider's form, or in the events of a stream."""
     used = Usage()
     if isinstance(raw, str | list):
         with contextlib.suppress(QuireError, ValueError):
-            used = streamed_reply(f"{provider}:{model}", raw).usage  # of an interrupted stream: its input tokens
+            # Of an interrupted stream: its input tokens.
+            used = streamed_reply(f"{speaker(provider, body)}:{model}", raw).usage
     elif isinstance(raw, dict):
         counts = {name: raw[name] for name in COUNTS if isinstance(raw.get(name), int)}
         used = Usage(**counts) if "input_total" in counts else usage(provider, raw)

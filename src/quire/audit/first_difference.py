@@ -153,10 +153,14 @@ def moved_cause(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple
     return _history(old, new, place)
 
 
+# What stands in front with the tools and is none: a cache of Gemini's, the form of the answer.
+_SETTINGS = (("cachedContent",), ("response_format",), ("text", "format"))
+
+
 def _tools(old: Sequence[Unit], new: Sequence[Unit], place: Moved) -> tuple[str, str]:
     was, now, offset = place
-    if explicit := [unit for unit in (was, now) if unit is not None and unit.path == ("cachedContent",)]:
-        return "settings", where(explicit[0])
+    if settings := [unit for unit in (was, now) if unit is not None and unit.path in _SETTINGS]:
+        return "settings", where(settings[0])
     before, after = _definitions(old), _definitions(new)
     if sorted(map(canonical, before)) == sorted(map(canonical, after)):
         return "tools-reordered", ""

@@ -289,7 +289,8 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
         for part in message.parts:
             if not isinstance(part, Image):
                 continue
-            written = self.show(part)
+            # Bedrock fetches nothing from the web.
+            written = None if draft.info.features.on_bedrock and is_web(part.url) else self.show(part)
             if written is None:
                 name = part.url or part.media_type or "without data"
                 draft.leave_out(message, f"image {name[:80]} cannot be taken by {draft.info.provider}")

@@ -336,6 +336,15 @@ class BlockReader(ReplyReader):
         del self.open_blocks[place]
         return self._add([entry])
 
+    def _end(self) -> list[Entry]:
+        """A call whose input is no JSON, though the model waits for its result, has what was written as `arguments`."""
+        added: list[Entry] = []
+        for place, block in sorted(self.open_blocks.items()) if self.stop == "tool_use" else ():
+            if block.kind == "call":
+                block.pieces["input"] = [json.dumps({"arguments": block.text("input")})]
+                added += self._close(place)
+        return [*added, *super()._end()]
+
 
 def cut(missing: str) -> ProviderError:
     """The error of a stream that ended too early."""

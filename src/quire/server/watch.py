@@ -35,7 +35,7 @@ from quire.providers.incoming import bytes_of
 from quire.providers.models import format_name
 from quire.providers.prefix import write_value
 from quire.providers.usage import known_cost
-from quire.providers.wires import wire_of
+from quire.providers.wires import speaker, wire_of
 from quire.send.transport import SseReader, decode_event
 from quire.server import Recent
 from quire.server.mend import FittedRequest, Mended, Savings
@@ -465,8 +465,7 @@ def read_exchange(exchange: WatchedExchange) -> Reading | None:
         ended = exchange.whole or bool(reply)
         account = diagnosis_of(reply) or _no_difference(sent)
         return Reading(call, original, str(reply.get("id") or ""), items, account, ended)
-    wire = wire_of(call.provider, sent)
-    speaks = call.provider if wire_of(call.provider).name == wire.name else wire.name
+    speaks = speaker(call.provider, sent)
     stream = providers.stream(f"{speaks}:{call.model}")
     id, items_by_place, diagnosis = "", dict[int, JsonObject](), _no_difference(sent)
     for event in events_in(data, speaks):
@@ -485,7 +484,7 @@ def read_exchange(exchange: WatchedExchange) -> Reading | None:
 
 # The last word of a stream, in any format.
 _LAST_WORD = re.compile(
-    rb'"type"\s*:\s*"(message_stop|response\.(completed|failed|incomplete)|error)"|data:\s*\[DONE\]|"finishReason"\s*:\s*"'
+    rb'"type"\s*:\s*"(message_stop|response\.(completed|failed|incomplete)|error)"|data:\s*\[DONE\]|"finishReason"\s*:\s*["1-9]'
 )
 # Figures of the cache, as any provider names them; one that is null was not told.
 _FIGURES = re.compile(
@@ -502,10 +501,8 @@ def _body(raw: bytes, exchange: WatchedExchange) -> JsonObject | None:
         return None
     if body.get("type") == "response.create":
         body = {name: value for name, value in body.items() if name != "type"}
-    if "model" in body:
-        return body
     # Gemini and Bedrock name the model in the path.
-    named = url_model(exchange.path)
+    named = "" if "model" in body else url_model(exchange.path)
     return {**body, "model": named} if named else body
 
 

@@ -288,6 +288,18 @@ def _unchecked_rules(check: Check) -> Iterator[Unchecked]:
         yield Unchecked("max_tokens", "the API requires max_tokens; it is not in this body")
 
 
+def misplaced_media(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
+    """What Bedrock's models do not take everywhere: what lies in S3 or in the web, and videos that a tool returns."""
+    source = as_object(block.get("source"))
+    returned = kind == "document" and "toolResult" in path
+    if _is_claude(check) and source.get("s3Location") is not None and not returned:
+        yield finding("B.place", f"{path}.source.s3Location", "s3", block=where(path))
+    elif kind == "video" and "toolResult" in path:
+        yield finding("B.place", path, "video", message=where(path.split(".content")[0]))
+    elif check.via_bedrock and source.get("type") == "url":
+        yield finding("B.place", f"{path}.source", "url", block=f"{where(path)}.{kind}")
+
+
 ANTHROPIC_RULES = WireRules(
     body=turns.anthropic_body,
     message=turns.anthropic_message,
@@ -296,6 +308,7 @@ ANTHROPIC_RULES = WireRules(
     along=(turns.Pairs, turns.CallIds, turns.Blanks, turns.LateSystem, turns.Compaction),
     end=each(marks, _ends, size),
     marks=lambda turn: marks_in(turn.blocks),
+    media_place=misplaced_media,
     remember_reply=_remember_issued,
     remember_body=lambda memory, body: turns.remember(memory, conversation(body, "anthropic")),
     unchecked=_unchecked_rules,
@@ -429,16 +442,6 @@ def converse_model(check: Check) -> Iterator[Finding]:
     yield from turns.forced_tools(check, kind, "$.toolConfig.toolChoice", mode)
     most = value_at(check.body, "inferenceConfig", "maxTokens")
     yield from turns.modes(check, mode, "$.additionalModelRequestFields.thinking", most)
-
-
-def misplaced_media(check: Check, path: str, kind: str, block: JsonObject) -> Iterator[Finding]:
-    """Where Converse's models differ: what lies in S3, and videos that a tool returns."""
-    source = as_object(block.get("source"))
-    returned = kind == "document" and "toolResult" in path
-    if _is_claude(check) and source.get("s3Location") is not None and not returned:
-        yield finding("B.place", f"{path}.source.s3Location", "s3", block=where(path))
-    elif kind == "video" and "toolResult" in path:
-        yield finding("B.place", path, "video", message=where(path.split(".content")[0]))
 
 
 def _converse_head(check: Check) -> Iterator[Finding]:

@@ -34,7 +34,9 @@ NO_LIMIT = -1
 def chat_body(check: Check) -> Iterator[Finding]:
     """Types of what stands around the messages."""
     yield from _misfits(check, check.body, "@body", "$")
-    yield from _limits(check.body, lambda most: most < 1 and most != NO_LIMIT)
+    # llama.cpp and Ollama take a limit of 0.
+    least = int(check.info.engine != "slot")
+    yield from _limits(check.body, lambda most: most < least and most != NO_LIMIT)
     if check.info.features.strict:
         yield from _as_openai(check, _strict_body(check.body))
 

@@ -134,6 +134,12 @@ def wire_of(target: str, body: JsonObject | None = None) -> Wire:
     return _wire(other) if other else wire
 
 
+def speaker(provider: str, body: JsonObject) -> str:
+    """Whose own format a body to a provider is in: the provider's, or by its name that of the format."""
+    wire = wire_of(provider, body)
+    return provider if wire is wire_of(provider) else wire.name
+
+
 def _wire(name: str) -> Wire:
     wire = format_of(name)
     assert isinstance(wire, Wire), name

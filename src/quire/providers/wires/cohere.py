@@ -14,6 +14,7 @@ from quire.providers.incoming import (
     not_a_reply,
     number_in,
     objects,
+    optional_list,
     read_messages,
     sub,
     text_in,
@@ -57,10 +58,13 @@ def _write_user(draft: Draft, message: Message) -> None:
 def _write_assistant(draft: Draft, message: Message) -> None:
     content: list[JsonObject] = []
     plan: JsonObject = {}
+    citations: JsonObject = {}
     for part in message.parts:
         match part:
             case Text():
                 leave_out(part, message, draft)
+                text = own_block(part, draft) or {}
+                citations = citations or ({"citations": text["citations"]} if text.get("text") == part.text else {})
                 content += [text_block(part.text)] if part.text.strip() else []
             case Think():
                 block = own_block(part, draft)
@@ -74,7 +78,7 @@ def _write_assistant(draft: Draft, message: Message) -> None:
     if not calls and not any(part["type"] == "text" for part in content):
         draft.leave_out(message, "empty message")
         return
-    out: JsonObject = {"role": "assistant", **({"content": content} if content else {})}
+    out: JsonObject = {"role": "assistant", **({"content": content} if content else {}), **citations}
     draft.messages.append({**out, **plan, "tool_calls": calls} if calls else out)
 
 
@@ -142,14 +146,15 @@ def _entries(message: Json, where: str = "message") -> list[Entry]:
 def _assistant(message: JsonObject) -> list[Entry]:
     """Thinking, text, the plan for the calls and the calls; a message with none of them is an empty respond."""
     out: list[Entry] = []
-    content = message.get("content")
-    for part in objects(message, "content") if isinstance(content, list) else ():
+    content, citations = message.get("content"), optional_list(message, "citations")
+    for part in objects(message, "content") if isinstance(content, list) else [text_block(content or "")]:
         if part.get("type") == "thinking":
             out.append(values.think(str(part.get("thinking") or ""), wire={"block": part}))
         elif text := CONTENT.text_of([part]):
-            out.append(values.respond(text))
-    if isinstance(content, str) and content:
-        out.append(values.respond(content))
+            # Citations are of the message; here they stand with its first text.
+            block = {**text_block(text), "citations": citations}
+            out.append(values.respond(text, wire={"block": block} if citations else None))
+            citations = []
     if plan := text_in(message, "tool_plan"):
         out.append(values.think(plan, wire={"block": {"tool_plan": plan}}))
     return [*out, *map(openai_chat.call_entry, objects(message, "tool_calls"))] or [values.respond("")]
@@ -164,6 +169,7 @@ class CohereReader(ReplyReader):
 
     format = FORMAT
     ending = "its message-end"
+    citations: tuple[JsonObject, ...] = ()
 
     def _read(self, reply: JsonObject) -> Reply:
         message = reply.get("message")
@@ -189,7 +195,9 @@ class CohereReader(ReplyReader):
                 self._call(number_in(event, "index"), sub(message, "tool_calls"))
             case "message-end":
                 return self._finish(delta)
-            case "content-end" | "tool-call-end" | "citation-start" | "citation-end":
+            case "citation-start":
+                self.citations = (*self.citations, sub(message, "citations"))
+            case "content-end" | "tool-call-end" | "citation-end":
                 pass
             case _:
                 self.unknown += 1
@@ -208,7 +216,7 @@ class CohereReader(ReplyReader):
         self.stop = text_in(delta, "finish_reason") or "COMPLETE"
         blocks = [self.open_blocks[place] for place in sorted(self.open_blocks)]
         self.open_blocks = {}
-        message: JsonObject = {"content": [], "tool_calls": []}
+        message: JsonObject = {"content": [], "tool_calls": [], "citations": [*self.citations]}
         for block in blocks:
             text = block.text(block.shown_field)
             if block.kind == "call":

@@ -134,11 +134,17 @@ def _tool_list(defined: list[JsonObject]) -> JsonObject:
     return {"tools": [*tools, *([{"functionDeclarations": functions}] if functions else [])]}
 
 
+# Some of Google's clients ask for words as numbers: the first reasons to end by theirs.
+_ENDS = {1: "STOP", 2: "MAX_TOKENS", 3: "SAFETY", 4: "RECITATION", 5: "OTHER"}
+
+
 def candidate_in(reply: JsonObject) -> JsonObject:
     """The first candidate; a prompt that was blocked has none."""
     candidates = reply.get("candidates")
     if isinstance(candidates, list) and candidates:
-        return camel_in(object_in(candidates[0], "a candidate"))
+        candidate = camel_in(object_in(candidates[0], "a candidate"))
+        stop = candidate.get("finishReason")
+        return {**candidate, "finishReason": _ENDS.get(stop, str(stop))} if isinstance(stop, int) else candidate
     if blocked := camel_in(sub(reply, "promptFeedback")).get("blockReason"):
         raise ProviderError(f"the prompt was blocked: {blocked}", hint="Change the prompt or the safety settings.")
     raise FormatError("a response without candidates", hint="An error body is no reply; check the status.")
@@ -371,6 +377,8 @@ WIRE = Wire(
     layout=Layout(_head, "contents", _content, _contents),
     reader=GeminiReader,
     reports_no_cache=False,
+    # Google has an endpoint that speaks Chat.
+    other=lambda body: "openai-chat" if "messages" in body and "contents" not in body else "",
     rules=RULES,
     call=ModelCall(
         sdk="google.genai",

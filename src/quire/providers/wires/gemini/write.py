@@ -93,13 +93,19 @@ def tool_entry(declared: JsonObject) -> JsonObject:
     return tool_json(declared.get("name"), declared.get("description"), _json_schema(schema))
 
 
+# Gemini's types, which some of Google's clients write as their numbers.
+_TYPES = ("", "string", "number", "integer", "boolean", "array", "object", "null")
+
+
 def _json_schema(schema: Json) -> Json:
-    """Gemini's upper-case types in JSON schema's lower case."""
+    """Gemini's types, in upper case or numbers, in JSON schema's lower case."""
     if isinstance(schema, list):
         return [_json_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    lower = {"type": schema["type"].lower()} if isinstance(schema.get("type"), str) else {}
+    kind = schema.get("type")
+    named = _TYPES[kind] if isinstance(kind, int) and kind in range(len(_TYPES)) else kind
+    lower = {"type": named.lower()} if isinstance(named, str) else {}
     return {**{key: _json_schema(value) for key, value in schema.items()}, **lower}
 
 
