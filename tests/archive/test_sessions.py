@@ -767,6 +767,7 @@ SUMMED_UP: dict[str, tuple[Callable[[], Path], list[str]]] = {
     "claude-code-anchored": (lambda: write("x.jsonl", [*CLAUDE_TALK, {**BOUNDARY, "compactMetadata": {"preservedSegment": {"headUuid": "3", "anchorUuid": "5", "tailUuid": "4"}}}, SUMMED, line("user", "L1", "6", "4")]), ["S1", "K1", "K2", "L1"]),
     "claude-code-listed": (lambda: write("x.jsonl", [*CLAUDE_TALK, {**BOUNDARY, "compactMetadata": {"preservedMessages": {"anchorUuid": "b", "uuids": ["3", "4"], "allUuids": ["1", "2", "3", "4"]}}}, SUMMED]), ["K1", "K2", "S1"]),
     "claude-code-before": (lambda: write("x.jsonl", [*(one for one in CLAUDE_TALK if "K" not in str(one)), {**SUMMED, "parentUuid": None}, line("assistant", text("L1"), "6", "5")]), ["S1", "L1"]),
+    "claude-code-unmarked": (lambda: write("x.jsonl", [*CLAUDE_TALK[:2], line("user", "This session is being continued from a previous conversation that ran out of context. S1", "5"), line("assistant", text("L1"), "6", "5")]), ["S1", "L1"]),
     "opencode": (lambda: opencode_talk(*OPENCODE_TALK, ASKED_SO_FAR, SUMMARY, said("L1")), ["S1", "L1"]),
     "opencode-second": (lambda: keep("x.db", opencode_second(("user", {"text": "G1"}), ("assistant", {"content": [{"type": "text", "text": "G2"}]}), ("compaction", {"summary": "S1", "recent": "K1"}), ("user", {"text": "L1"}))), ["S1", "K1", "L1"]),
     "opencode-tail": (lambda: opencode_talk(*OPENCODE_TALK, ({}, {"type": "compaction", "tail_start_id": "m2"}), SUMMARY), ["K1", "K2", "S1"]),
