@@ -1268,3 +1268,11 @@ def test_a_value_of_a_wrong_kind_is_read_or_refused_with_a_hint(name: str, place
     except QuireError as error:
         hints = [error.hint]
     assert all(hints)
+
+
+def test_replies_of_claude_that_were_stored_whole_keep_their_calls(home: Path) -> None:
+    called = {"type": "tool_use", "id": "t1", "name": "read", "input": {"path": "a.txt"}}
+    reply = {"id": "m1", "type": "message", "role": "assistant", "model": "claude-opus-4-6", "content": [*text("So."), called]}  # fmt: skip
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "42"}]}
+    given = [{"role": "user", "content": "What is in a.txt?"}, reply, result]
+    assert [entry["kind"] for entry in imported(keep("x.json", json.dumps(given)))] == ["user", "respond", "call", "result"]  # fmt: skip
