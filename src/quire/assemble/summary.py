@@ -274,8 +274,8 @@ def _summary_lines(before: Sequence[Line], leaving: Leaving) -> Iterator[Line]:
     entries, staying = leaving.entries, leaving.staying
     spoke = next((entry.seq for entry in reversed(entries) if entry.kind == "user"), 0)
     plan = next((entry.seq for entry in reversed((*entries, *staying)) if _open_steps(entry) is not None), None)
-    worked = {_target(call): seq for part in (entries, staying) for seq, call in _answered(part, failed=False).items()}
-    failed = _answered(entries, failed=True)
+    worked = {_target(call): seq for part in (entries, staying) for seq, call in _calls(part, failed=False).items()}
+    failed = _calls(entries, failed=True)
     newest = [seq for seq, call in failed.items() if worked.get(_target(call), 0) < seq][-_FEW["Failed"] :]
     texts = (entry.text for entry in entries if entry.kind in ("user", "respond"))
     closing = set[int]() if is_english(texts) else _closing(entries)
@@ -304,7 +304,7 @@ def _summary_lines(before: Sequence[Line], leaving: Leaving) -> Iterator[Line]:
             yield from (Line("Open", _flat(step)) for step in _next_steps(_open_steps(entry) or []))
 
 
-def _answered(entries: Sequence[Entry], failed: bool) -> dict[int, Entry]:
+def _calls(entries: Sequence[Entry], failed: bool) -> dict[int, Entry]:
     """The calls that failed, or all others, by the seq of their result."""
     calls = {entry.call_id: entry for entry in entries if entry.kind == "call"}
     results = [entry for entry in entries if entry.kind == "result" and entry.call_id in calls]
