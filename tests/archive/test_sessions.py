@@ -797,6 +797,7 @@ SUMMED_UP: dict[str, tuple[Callable[[], Path], list[str]]] = {
     "claude-code-anchored": (lambda: write("x.jsonl", [*CLAUDE_TALK, {**BOUNDARY, "compactMetadata": {"preservedSegment": {"headUuid": "3", "anchorUuid": "5", "tailUuid": "4"}}}, SUMMED, line("user", "L1", "6", "4")]), ["S1", "K1", "K2", "L1"]),
     "claude-code-listed": (lambda: write("x.jsonl", [*CLAUDE_TALK, {**BOUNDARY, "compactMetadata": {"preservedMessages": {"anchorUuid": "b", "uuids": ["3", "4"], "allUuids": ["1", "2", "3", "4"]}}}, SUMMED]), ["K1", "K2", "S1"]),
     "claude-code-before": (lambda: write("x.jsonl", [*(one for one in CLAUDE_TALK if "K" not in str(one)), {**SUMMED, "parentUuid": None}, line("assistant", text("L1"), "6", "5")]), ["S1", "L1"]),
+    "claude-code-unmarked": (lambda: write("x.jsonl", [*CLAUDE_TALK[:2], line("user", "This session is being continued from a previous conversation that ran out of context. S1", "5"), line("assistant", text("L1"), "6", "5")]), ["S1", "L1"]),
     "opencode": (lambda: opencode_talk(*OPENCODE_TALK, ASKED_SO_FAR, SUMMARY, said("L1")), ["S1", "L1"]),
     "opencode-second": (lambda: keep("x.db", opencode_second(("user", {"text": "G1"}), ("assistant", {"content": [{"type": "text", "text": "G2"}]}), ("compaction", {"summary": "S1", "recent": "K1"}), ("user", {"text": "L1"}))), ["S1", "K1", "L1"]),
     "opencode-tail": (lambda: opencode_talk(*OPENCODE_TALK, ({}, {"type": "compaction", "tail_start_id": "m2"}), SUMMARY), ["K1", "K2", "S1"]),
@@ -1297,3 +1298,11 @@ def test_a_value_of_a_wrong_kind_is_read_or_refused_with_a_hint(name: str, place
     except QuireError as error:
         hints = [error.hint]
     assert all(hints)
+
+
+def test_replies_of_claude_that_were_stored_whole_keep_their_calls(home: Path) -> None:
+    called = {"type": "tool_use", "id": "t1", "name": "read", "input": {"path": "a.txt"}}
+    reply = {"id": "m1", "type": "message", "role": "assistant", "model": "claude-opus-4-6", "content": [*text("So."), called]}  # fmt: skip
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "42"}]}
+    given = [{"role": "user", "content": "What is in a.txt?"}, reply, result]
+    assert [entry["kind"] for entry in imported(keep("x.json", json.dumps(given)))] == ["user", "respond", "call", "result"]  # fmt: skip

@@ -193,6 +193,31 @@ def test_the_newest_plan_says_what_is_open(plan: Entry) -> None:
     assert [gone for gone in ("release notes", "mail", "step 0") if gone in text] == []
 
 
+def test_what_a_newer_plan_or_call_in_the_request_outdates_is_not_told() -> None:
+    tried = [values.call("1", "run", {"file": "src/a.py"}), values.result("1", None, "E: no such file", error=True)]
+    gone = [values.user("Go on."), planned("step", "pending", "pending"), *tried]
+    worked = [values.call("2", "run", {"file": "src/a.py"}), values.result("2", None, "ok")]
+    log = tuple(chain([*gone, planned("step", "completed", "completed"), *worked]))
+    assert "Open: step 0" in extract(Leaving(log[:4], "", 300))
+    assert "Failed: E: no such" in extract(Leaving(log[:4], "", 300))
+    for before in ("", "Open: step 0 of the plan"):
+        assert earlier(extract(Leaving(log[:4], before, 300, staying=log[4:]))).lines == (Line("User", "Go on."),)
+
+
+@pytest.mark.moves_prefix(reason="many rebases are made")
+def test_no_summary_tells_a_plan_that_the_request_holds_a_newer_one_of() -> None:
+    steps = [values.call(f"c{n}", "read", {"path": f"src/{n}.py"}) for n in range(30)]
+    read = [one for call in steps for one in (call, values.result(call.call_id, None, f"{call.call_id} " * 300))]
+    entries = [values.user("Go on."), planned("step", "pending"), values.result("p", "ok"), *read]
+    entries[50:50] = [planned("step", "completed"), values.result("p", "ok")]
+    made = [
+        one for one in requests([*entries, values.respond("Read.")], Policy(budget=6_000)) if isinstance(one, Built)
+    ]
+    texts = [str(one.prompt.messages) for one in made]
+    assert any("Open: step 0" in text for text in texts)
+    assert [text for text in texts if "Open: step 0" in text and "completed" in text] == []
+
+
 def test_a_plan_changes_nothing_but_the_plan() -> None:
     steps = [{"content": "Run lint/typecheck", "status": "in_progress"}, {"content": "Ship it", "status": "pending"}]
     calls = [values.call("1", "todowrite", {"todos": steps}), values.call("2", "write", {"path": "/app/server.js"})]

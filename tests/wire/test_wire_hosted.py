@@ -269,3 +269,22 @@ def test_items_of_a_reply_are_in_the_next_request_as_they_came(items: list[JsonO
         calls = [entry for entry in read.entries if entry.kind == "call"]
         thread.append(*(values.result(entry.call_id, content="ok") for entry in calls), values.user("More."))
         assert thread.request(f"openai:{model}").body["input"][1 : 1 + len(output)] == output
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS.values()))
+def test_a_result_that_a_reply_brings_along_answers_its_call(target: str) -> None:
+    called: JsonObject = {"type": "function_call", "id": "i_1", "call_id": "c1", "name": "w", "arguments": '{"a": 1}'}
+    brought: JsonObject = {"type": "function_call_output", "id": "i_2", "call_id": "c1", "output": "Found 42."}
+    said = {**_told("assistant", "Yes."), "id": "msg_1", "status": "completed"}
+    reply: JsonObject = {"id": "r1", "model": "an-agent", "status": "completed", "output": [called, brought, said]}
+    thread = Thread(closed_later(open_store(":memory:")), "t")
+    thread.user("Go.")
+    thread.record(reply, thread.request("openai:an-agent"))
+    read = fed("openai:an-agent", response_events(reply)).reply()
+    assert read == providers.parse_reply("openai:an-agent", reply)
+    assert [entry.kind for entry in read.entries] == ["call", "result", "respond"]
+    thread.user("More.")
+    request = thread.request(target)
+    assert_valid(request)
+    assert "Found 42." in str(request.body)
+    assert "interrupted" not in str(request.body)

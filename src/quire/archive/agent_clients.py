@@ -46,8 +46,10 @@ class ClaudeChains:
         side = self._sides[uuid] = self._side(line, parent)
         name = f"{session}-{side}" if side else session
         walk = self._walks.setdefault(name, SessionWalk(self._file, name))
-        walk.compacted |= bool(line.get("isCompactSummary")) or str(line.get("subtype")).endswith("compact_boundary")
         message = self._message(line, name)
+        is_unmarked = not parent and text_in(value_at(message, "content")).startswith(_CONTINUED)
+        is_summary = is_unmarked or bool(line.get("isCompactSummary"))
+        walk.compacted |= is_summary or str(line.get("subtype")).endswith("compact_boundary")
         if message is None:
             is_known = line["type"] in _SPOKEN + clients()["claude-code"]["lines"]
             walk.left_out += [] if is_known else [f"line {line['type']}"]
@@ -62,7 +64,7 @@ class ClaudeChains:
         line = {**line, "message": message}
         _rewind(walk.said, line, self._places)
         newest = takewhile(lambda earlier: earlier["type"] != "assistant", reversed(walk.said))
-        if line.get("isCompactSummary") and not any(map(_is_boundary, newest)):
+        if is_summary and not any(map(_is_boundary, newest)):
             walk.said.append(_BOUNDARY)  # older versions wrote no boundary line
         walk.said.append(line)
         self._places[uuid] = uuid
@@ -126,13 +128,12 @@ class ClaudeChains:
         if not texts or not isinstance(content, list):
             return message
         calls = [(block, str(block.get("tool_use_id"))) for block in content]
-        return {
-            **message,
-            "content": [{**block, "content": texts[call]} if call in texts else block for block, call in calls],
-        }
+        received = [{**block, "content": texts[call]} if call in texts else block for block, call in calls]
+        return {**message, "content": received}
 
 
 _SPOKEN = ["user", "assistant", "attachment"]
+_CONTINUED = "This session is being continued from"  # begins a summary, which the oldest versions did not mark
 # A line that marks where a chain was compacted (its history replaced by a summary).
 _BOUNDARY: JsonObject = {"type": "system", "subtype": "compact_boundary", "message": {"role": "user", "content": []}}
 

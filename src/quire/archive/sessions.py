@@ -241,11 +241,9 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
             index = line.get("firstKeptEntryIndex")  # in older versions
             first = ids[index] if isinstance(index, int) and 0 <= index < len(ids) else line.get("firstKeptEntryId")
             # The compaction may repeat the kept messages instead of naming the first of them.
-            tail = as_objects(line.get("retainedTail"))
+            tail = [{"type": "message", "message": row} for row in as_objects(line.get("retainedTail"))]
             walk.compactions.append(walk.summary_from(first if not tail else "", str(line.get("summary") or "")))
-            walk.said += [
-                _pi_turn(message) for row in tail for message in _pi_messages({"type": "message", "message": row})
-            ]
+            walk.said += [_pi_turn(message) for row in tail for message in _pi_messages(row)]
         for message in _pi_messages(line):
             walk.said.append(_pi_turn(message))
             if message.get("role") == "assistant":
@@ -281,9 +279,8 @@ def _pi_turn(message: JsonObject) -> StoredTurn:
     blocks = [_pi_block(block) for block in ([content] if isinstance(content, str) else content or [])]
     if message.get("role") == "toolResult":
         call_id, name = str(message.get("toolCallId")).partition("|")[0], str(message.get("toolName"))
-        given = StoredBlock(
-            text_in(content), call_id=call_id, name=name, is_result=True, error=bool(message.get("isError"))
-        )
+        failed = bool(message.get("isError"))
+        given = StoredBlock(text_in(content), call_id=call_id, name=name, is_result=True, error=failed)
         return StoredTurn("user", tuple(with_media(given, blocks)), at)
     return StoredTurn(str(message.get("role")), tuple(blocks), at, str(message.get("api") or ""))
 
@@ -419,10 +416,8 @@ def _pydantic_ai(file: SourceFile) -> Iterator[StoredConversation]:
     prompts: dict[str, None] = {}
     for message in file.objects():
         instructions = str(message.get("instructions") or instructions)
-        provider, walk.model = (
-            str(message.get("provider_name") or provider),
-            str(message.get("model_name") or walk.model),
-        )
+        provider = str(message.get("provider_name") or provider)
+        walk.model = str(message.get("model_name") or walk.model)
         parts = message.get("parts") or ()
         blocks = [block for part in parts if part.get("part_kind") != "system-prompt" for block in _pydantic_part(part)]
         prompts |= dict.fromkeys(str(part.get("content")) for part in parts if part.get("part_kind") == "system-prompt")

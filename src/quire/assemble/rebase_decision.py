@@ -304,11 +304,11 @@ def _write(assembly: Assembly, policy: Policy, reason: str, planned: _RebasePlan
     library = _library_after(assembly, policy, planned.cutting)
     edits = edits_of(epoch, policy, plan, assembly.carried.results, _results_pinned_whole(assembly))
     edits += superseding_edits(epoch, plan, library, assembly.turn)
-    summary, fallbacks = _summary(assembly, plan, edits)
+    staying = [seq for placed in epoch.history.leaves[plan.drop :] for seq in placed.message.seqs]
+    summary, fallbacks = _summary(assembly, plan, edits, staying)
     opening = max((seq for leaf in epoch.history.leaves[: plan.opening] for seq in leaf.message.seqs), default=0)
     # Where nothing leaves, the summary before is told again.
     told_before = bool(assembly.rebases) and assembly.rebases[-1].brief
-    staying = [seq for placed in epoch.history.leaves[plan.drop :] for seq in placed.message.seqs]
     rebase = Rebase(
         reason,
         # The first entry that stays by place: what stands before it is gone, but for the opening and what edits keep.
@@ -337,7 +337,7 @@ def _results_pinned_whole(assembly: Assembly) -> set[int]:
     return {pin.seq for pin in assembly.pins if pin.result}
 
 
-def _summary(assembly: Assembly, plan: Cuts, edits: Sequence[Edit]) -> tuple[str, list[str]]:
+def _summary(assembly: Assembly, plan: Cuts, edits: Sequence[Edit], staying: list[int]) -> tuple[str, list[str]]:
     """The summary of what leaves, and why another than the one asked for; none where nothing leaves."""
     if not plan.drop:
         return (assembly.rebases[-1].summary if assembly.rebases else ""), []
@@ -347,7 +347,9 @@ def _summary(assembly: Assembly, plan: Cuts, edits: Sequence[Edit]) -> tuple[str
     dropped = untold.union(edit.entry for edit in edits if edit.drops)
     entries = tuple(assembly.entries[seq] for seq in sorted(dropped) if seq in assembly.entries)
     named_elsewhere = _words_elsewhere(assembly.epoch, plan, edits)
-    leaving = Leaving(entries, before, plan.summary_limit, plan.summary_most, named_elsewhere)
+    unedited = assembly.entries.keys() - {edit.entry for edit in edits}
+    held = tuple(assembly.entries[seq] for seq in staying if seq in unedited)
+    leaving = Leaving(entries, before, plan.summary_limit, plan.summary_most, named_elsewhere, held)
     return summed_up(leaving, assembly.summarise)
 
 

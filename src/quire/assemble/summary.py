@@ -128,7 +128,7 @@ class Leaving(msgspec.Struct, frozen=True):
     """What a summary has to stand for, and how long it may be.
 
     What the user demanded is told even where it takes more than `limit`, up to `most` tokens. `present` are telling words
-    that the request holds without it.
+    that the request holds without it, `staying` the newer entries that it holds as they are.
     """
 
     entries: tuple[Entry, ...]
@@ -136,6 +136,7 @@ class Leaving(msgspec.Struct, frozen=True):
     limit: int
     most: int = 0
     present: frozenset[str] = frozenset()
+    staying: tuple[Entry, ...] = ()
 
 
 Summarise: TypeAlias = Callable[[Leaving], str]
@@ -177,7 +178,7 @@ _NEWEST, _PART = 3, 6
 def extract(leaving: Leaving) -> str:
     """Requests and decisions in their order, then what was changed and named, as much as the limit holds."""
     before = earlier(leaving.before)
-    all_lines = _each_demand_once([*_summary_lines(before.lines, leaving.entries)])
+    all_lines = _each_demand_once([*_summary_lines(before.lines, leaving)])
     most = max(leaving.limit, min(leaving.most, _demand_tokens(all_lines, SHORT_FACTS)))
     prose = _cut_to_tokens(before.prose, leaving.limit // 2)
     limit = most - _count(prose)
@@ -204,15 +205,14 @@ def _is_short(whole: Whole) -> bool:
 def _demand_tokens(lines: Sequence[Line], whole: Whole) -> int:
     """The tokens that it takes to tell all demands."""
     demanding = [line for line in dict.fromkeys(lines) if _is_demand(line, whole)]
-    return (
-        _size(demanding, _SHORTEST, whole) + _count(tell_unlisted(UnlistedCounts(9_999, 9_999))) + 1 if demanding else 0
-    )
+    unlisted = _count(tell_unlisted(UnlistedCounts(9_999, 9_999))) + 1
+    return _size(demanding, _SHORTEST, whole) + unlisted if demanding else 0
 
 
 def forgotten(leaving: Leaving, text: str) -> str:
     """What a summary by another leaves out of the demands and of what was named, as lines to stand behind it."""
     before = earlier(leaving.before)
-    all_lines = _each_demand_once([*_summary_lines(before.lines, leaving.entries)])
+    all_lines = _each_demand_once([*_summary_lines(before.lines, leaving)])
     room = {bound: max(leaving.limit // 2, leaving.most if _is_short(bound) else 0) for bound in WHOLES}
     whole = next((bound for bound in WHOLES if _demand_tokens(all_lines, bound) <= room[bound]), Whole())
     demanded = [demand for line in all_lines if line.who == "User" for demand in demands(line.text, whole)]
@@ -265,23 +265,18 @@ def _within(draft: _Draft, limit: int) -> str:
     return draft.text if draft.fits(limit) else ""
 
 
-def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator[Line]:
+def _summary_lines(before: Sequence[Line], leaving: Leaving) -> Iterator[Line]:
     """Earlier lines, then what the user asked, what the model settled or left open, and the newest failures.
 
     What failed and then worked with the same tool on the same thing is no failure any more; what was open before the
     model's newest plan is what that plan says, and what it wanted of the user is open until the user speaks.
     """
+    entries, staying = leaving.entries, leaving.staying
     spoke = next((entry.seq for entry in reversed(entries) if entry.kind == "user"), 0)
-    plan = next((entry.seq for entry in reversed(entries) if _open_steps(entry) is not None), None)
-    calls = {entry.call_id: entry for entry in entries if entry.kind == "call"}
-    results = [(entry, calls[entry.call_id]) for entry in entries if entry.kind == "result" and entry.call_id in calls]
-    worked = {_target(call): entry.seq for entry, call in results if not entry.body.get("error")}
-    failed = {
-        entry.seq: call
-        for entry, call in results
-        if entry.body.get("error") and worked.get(_target(call), 0) < entry.seq
-    }
-    newest = list(failed)[-_FEW["Failed"] :]
+    plan = next((entry.seq for entry in reversed((*entries, *staying)) if _open_steps(entry) is not None), None)
+    worked = {_target(call): seq for part in (entries, staying) for seq, call in _calls(part, failed=False).items()}
+    failed = _calls(entries, failed=True)
+    newest = [seq for seq, call in failed.items() if worked.get(_target(call), 0) < seq][-_FEW["Failed"] :]
     texts = (entry.text for entry in entries if entry.kind in ("user", "respond"))
     closing = set[int]() if is_english(texts) else _closing(entries)
     for line in before:
@@ -307,6 +302,13 @@ def _summary_lines(before: Sequence[Line], entries: Sequence[Entry]) -> Iterator
             yield Line("Failed", f"{text} {tool}{called if target in called else target})")
         if entry.seq == plan:
             yield from (Line("Open", _flat(step)) for step in _next_steps(_open_steps(entry) or []))
+
+
+def _calls(entries: Sequence[Entry], failed: bool) -> dict[int, Entry]:
+    """The calls that failed, or all others, by the seq of their result."""
+    calls = {entry.call_id: entry for entry in entries if entry.kind == "call"}
+    results = [entry for entry in entries if entry.kind == "result" and entry.call_id in calls]
+    return {entry.seq: calls[entry.call_id] for entry in results if bool(entry.body.get("error")) == failed}
 
 
 def _each_demand_once(lines: Sequence[Line]) -> list[Line]:

@@ -220,9 +220,10 @@ def detect(body: Json, otherwise: str = "openai-chat") -> str | None:
 def as_body(messages: list[JsonObject]) -> JsonObject:
     """A list of messages, or of items, as the body of a request that holds them."""
     blocks = [block for message in messages for block in as_objects(message.get("content"))]
-    items = any("type" in message for message in messages) or any(
-        as_text(block.get("type")) in _ITEM_BLOCKS for block in blocks
-    )
+    kinds = {as_text(block.get("type")) for block in blocks}
+    # A reply of Claude that was stored whole has a type too.
+    is_claudes = any(_TYPES.get(kind) == "anthropic" for kind in kinds)
+    items = (any("type" in message for message in messages) and not is_claudes) or not kinds.isdisjoint(_ITEM_BLOCKS)
     parts = any("parts" in message for message in messages)
     return {"contents" if parts else "input" if items else "messages": messages}
 

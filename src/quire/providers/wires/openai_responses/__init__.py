@@ -155,6 +155,8 @@ def entries_of(items: list[JsonObject], provider: str) -> list[Entry]:
 
 def entry_of(item: JsonObject, after: str, served: bool = False) -> tuple[Entry, str]:
     """What one item of the model says, and the id of the reasoning that the next one belongs to."""
+    if item.get("type") == "function_call_output":
+        return result_entry(item), ""  # a server that is an agent of its own has carried out its call
     if item.get("type") == "reasoning":
         return assistant_entry(item), str(item.get("id") or "")
     return assistant_entry(item, after, served), after
@@ -164,10 +166,6 @@ def stop_of(reply: JsonObject) -> str:
     """Why a response ended: completed, or the reason it is incomplete."""
     details = sub(reply, "incomplete_details")
     return str(details.get("reason") or reply.get("status") or "")
-
-
-# What only a client sends; an output of the provider's own tools may go without a call's id.
-_CLIENTS = ("function_call_output", "custom_tool_call_output")
 
 
 def _entry(item: Json, after: str, where: str, served: bool) -> tuple[Entry, str]:
@@ -186,7 +184,8 @@ def _entry(item: Json, after: str, where: str, served: bool) -> tuple[Entry, str
     if kind == "message" and role != "assistant":
         raise FormatError(f"{where}: unknown role {role!r}", hint="Roles are user, assistant, system, developer.")
     named = item.get("call_id") or kind == "local_shell_call_output"
-    if kind in _CLIENTS or (kind.endswith("_output") and named and not (served or is_served(item))):
+    # An output of the provider's own tools may go without a call's id.
+    if kind == "custom_tool_call_output" or (kind.endswith("_output") and named and not (served or is_served(item))):
         return result_entry(item), ""
     if kind == "additional_tools":
         return offer_entry(typed_offers(objects(item, "tools"), NATIVE)), ""
