@@ -13,6 +13,7 @@ from behind import Watching, body, watching
 from test_mend import claude as claude_request
 from test_mend import clocked
 
+from quire.cli import proxy
 from quire.cli.proxy import CLIENTS, keep, passing_for, restore
 from quire.errors import QuireError
 from quire.providers.prefix import prefix_bytes
@@ -230,6 +231,20 @@ def test_a_signal_is_the_clients_and_what_was_changed_is_put_back(
     assert (process.returncode, out) == ((5, "on\n") if kind == signal.SIGINT else (128 + kind, ""))
     assert "stopped after 0 requests" in err
     assert not file.exists()
+
+
+def test_a_signal_that_comes_while_the_client_is_started_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **how: Any) -> None:
+            super().__init__(*args, **how)
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        assert proxy._run_client(["sleep", "60"], {**os.environ}) == -signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("odd", [b"[]", b'"text"', b"{ // a comment\n}", b"\xff\xfe", b"{"])

@@ -414,11 +414,21 @@ def wrap(to: str | None, log: Path | None, mend: bool, client: str, words: tuple
 
 def _run_client(command: list[str], variables: dict[str, str]) -> int:
     """Run a client to its end. Ctrl-C is the client's own affair; who ends Quire, or closes its terminal, ends the client."""
-    with subprocess.Popen(command, env=variables) as client, contextlib.ExitStack() as stack:
+    clients, early = list[subprocess.Popen[bytes]](), list[int]()
+
+    def pass_on(kind: int, _: object) -> None:
+        for client in clients if kind != signal.SIGINT else ():
+            client.send_signal(kind)
+        if not clients and kind != signal.SIGINT:
+            early.append(kind)  # it is just being started
+
+    with contextlib.ExitStack() as stack:
         for kind in (kind for kind in signal.Signals if kind.name in ("SIGINT", "SIGTERM", "SIGHUP")):
-            pass_on = (lambda *_: None) if kind == signal.SIGINT else (lambda kind, _: client.send_signal(kind))
             stack.callback(signal.signal, kind, signal.signal(kind, pass_on))
-        return client.wait()
+        clients.append(stack.enter_context(subprocess.Popen(command, env=variables)))
+        for number in early:
+            clients[0].send_signal(number)
+        return clients[0].wait()
 
 
 # What was written into others' files: what stood there before is kept until it is put back.
