@@ -351,6 +351,8 @@ def test_a_turn_streams_into_two_browsers_alike_is_stopped_and_resumed(shown: Si
         watching.get_by_role("button", name="Resume").click()
         for page in (talking, watching):
             page.locator(".said.respond").nth(1).wait_for()
+        # The words stand there before the turn has ended: until then the service takes no other.
+        until(lambda: not httpx.get(f"{shown.url}/api/threads/live/turn").json()["running"])
         shown.model.next([Text("I look."), Call("c1", "stock", {})])
         talking.locator(".composer textarea").fill("How many?")
         talking.get_by_role("button", name="Send").click()
