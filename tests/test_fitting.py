@@ -247,7 +247,7 @@ def test_a_fitter_reads_only_what_is_new_and_what_it_gives_may_be_changed(
 STEPS = st.lists(st.sampled_from(["user", "note", "system", "call", "calls", "respond"]), min_size=6, max_size=24)
 
 
-def told(steps: list[str]) -> list[Entry]:
+def conversation_of(steps: list[str]) -> list[Entry]:
     """A conversation in which instructions come anywhere, and calls have their results behind them."""
     entries = [system("You are the warehouse's clerk."), user("What is there?")]
     for n, step in enumerate(steps):
@@ -264,7 +264,7 @@ def told(steps: list[str]) -> list[Entry]:
 def test_wherever_a_fitter_was_asked_before_it_gives_what_is_given_at_once(
     form: str, steps: list[str], ends: set[int]
 ) -> None:
-    out = providers.export(form, [tools([LOOK]), *told(steps)])
+    out = providers.export(form, [tools([LOOK]), *conversation_of(steps)])
     field = FIELDS.get(form, "messages")
     body = out if isinstance(out, dict) else {field: out}
     target = "cohere:command-a-03-2025" if form == "cohere" else ""

@@ -347,8 +347,8 @@ def _summary(assembly: Assembly, plan: Cuts, edits: Sequence[Edit], staying: lis
     dropped = untold.union(edit.entry for edit in edits if edit.drops)
     entries = tuple(assembly.entries[seq] for seq in sorted(dropped) if seq in assembly.entries)
     named_elsewhere = _words_elsewhere(assembly.epoch, plan, edits)
-    unedited = assembly.entries.keys() - {edit.entry for edit in edits}
-    held = tuple(assembly.entries[seq] for seq in staying if seq in unedited)
+    edited = {edit.entry for edit in edits}
+    held = tuple(assembly.entries[seq] for seq in staying if seq in assembly.entries and seq not in edited)
     leaving = Leaving(entries, before, plan.summary_limit, plan.summary_most, named_elsewhere, held)
     return summed_up(leaving, assembly.summarise)
 

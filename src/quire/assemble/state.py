@@ -417,7 +417,10 @@ class Assembly:
         return twin
 
     def ahead(self, passes: bool = False) -> Assembly:
-        """The state when the next request is made: a copy, but where that request `passes` next, so that nobody looks back."""
+        """The state when the next request is made: a copy, so that this one can still be fed otherwise.
+
+        `passes`: that request is what is fed next, so this state itself moves on where it can.
+        """
         if passes and not (self.round.streaming or self.round.sent):
             self._close(final=True)
             return self
