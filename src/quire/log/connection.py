@@ -196,6 +196,8 @@ def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
         copied = f"{path} and {path}-wal" if has_log(path) else "it"
         hint = f"Copy {copied} to a folder that you may write, and name the copy with --db or QUIRE_DB."
         return ReadOnly(f"{path} is read-only, or its folder or filesystem is", hint=hint)
+    if _code(error) in _UNWRITABLE and not os.path.isdir(folder := os.path.dirname(os.path.abspath(path))):
+        return CallError(f"cannot write {path}: there is no folder {folder}", hint="Make the folder first.")
     if _code(error) in _UNWRITABLE:
         return CallError(f"cannot write {path}: {error}", hint="Check that the path is a file you may write.")
     return QuireError(f"{path}: {error}", hint="Check the disk's space and health; nothing half-written was kept.")
