@@ -73,7 +73,7 @@ def _connect_to_write(path: str | Path) -> sqlite3.Connection:
         conn.execute("PRAGMA synchronous = FULL")
         conn.execute("PRAGMA foreign_keys = ON")
         conn.execute("PRAGMA secure_delete = ON")
-    except BaseException as error:
+    except BaseException as error:  # also an interrupt: nobody else knows this connection
         conn.close()
         if isinstance(error, UnicodeDecodeError):  # SQLite quotes a broken schema, and Python cannot decode it
             raise BrokenFile("malformed database schema") from error
@@ -166,7 +166,7 @@ def transaction(conn: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[No
     try:
         yield
         conn.execute("COMMIT")
-    except BaseException:
+    except BaseException:  # also an interrupt: all or nothing
         if conn.in_transaction:
             conn.execute("ROLLBACK")
         raise

@@ -262,7 +262,7 @@ class Database:
             raise was_closed(self.name) from error
         try:
             result = work(conn)
-        except BaseException:
+        except BaseException:  # also an interrupt: the pool would miss the connection
             self.pool.putconn(conn)
             raise
         if not keep:
@@ -408,7 +408,7 @@ class TenantSession:
         try:
             yield conn
             conn.execute("commit")
-        except BaseException as error:
+        except BaseException as error:  # also an interrupt: all or nothing
             with suppress(psycopg.Error):
                 conn.execute("rollback")
             if isinstance(error, psycopg.Error):
