@@ -409,6 +409,7 @@ def test_paths_are_files_and_pictures(tmp_path: Path) -> None:
         (lambda thread: thread.user("?", images="dot.png"), "images=['dot.png']"),
         (lambda thread: thread.user("?", images=["paper.pdf"]), "Images end in .png"),
         (lambda thread: thread.user("?", images=["iVBORw0KGgo" * 99]), '"data": "…"'),
+        (lambda thread: thread.user("?", images=[b"GIF89a"]), '"data": base64.b64encode(image).decode()'),
         (lambda thread: thread.tools([look]), "thread.tools(look, find)"),
         (lambda thread: thread.tools({}), '"name": …'),
         (lambda thread: thread.tools({"description": "Looks.", "parameters": {}}), '"name": …'),

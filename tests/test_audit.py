@@ -284,6 +284,7 @@ def test_conversations_that_share_a_word_are_told_apart() -> None:
             "line 2, column 1: x.jsonl holds the fields b, which is not a request: a body with its messages, alone or as `request`",
         ),
         ("[]", "begins with a list, which nothing known here begins with"),
+        (" \n", "is empty"),
     ],
 )
 def test_what_is_no_record_of_requests_is_refused_with_its_place(tmp_path: Path, text: str, said: str) -> None:

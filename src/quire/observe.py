@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from typing import Protocol
@@ -50,7 +50,7 @@ class Sending(msgspec.Struct, frozen=True):
     at_ms: int
     # The entries that were appended since the request before.
     since: tuple[Entry, ...] = ()
-    # Whether the log held an earlier request, perhaps of another process: caches may hold more than observers saw here.
+    # Whether the log held an earlier request, perhaps of another process: caches may hold more than observers saw.
     resumed: bool = False
     # How many tokens the model is expected to count, judging by its earlier reports.
     expected_tokens: int = 0
@@ -133,33 +133,28 @@ class CountEvent(msgspec.Struct, frozen=True):
         )
 
 
-# How many requests of a model may wait for their reply; beyond that the oldest are forgotten.
+# How many requests of a model may wait for their reply, or for a prediction; beyond that the oldest are forgotten.
 _WAITING = 64
 
 
 class CacheWatch:
     """Warns if L1 or L2 changed and no entry explains it, or a reply's cache read or token count was not as predicted.
 
-    Predictions are made when a reply comes; until then requests only wait.
+    Predictions are made when a reply reports its usage, from the requests that had a reply: others may have failed.
+    Other threads and processes may have stored the same beginning, so more than predicted is no warning.
     """
 
     def __init__(self, warn: Callable[[object], None]) -> None:
         self._warn = warn
         self._newest: Sending | None = None
         self._watches: dict[str, Watch] = {}
-        self._waiting: defaultdict[str, list[Sending]] = defaultdict(list)
-        # Models whose cache may hold requests that this observer did not see.
-        self._unsure: set[str] = set()
+        # By model: requests without a reply, and those with one that are not yet predicted.
+        self._waiting: defaultdict[str, deque[Sending]] = defaultdict(lambda: deque(maxlen=_WAITING))
+        self._answered: defaultdict[str, deque[Sending]] = defaultdict(lambda: deque(maxlen=_WAITING))
 
     def on_request(self, sending: Sending) -> None:
         target, before = sending.request.target, self._newest
-        if target not in self._watches:
-            self._watches[target] = Watch(target, frozen=True)
-            self._unsure |= {target} if sending.resumed else set()
         self._waiting[target].append(sending)
-        if len(self._waiting[target]) > _WAITING:
-            del self._waiting[target][0]
-            self._unsure.add(target)
         self._newest = sending
         if before is None or before.request.provider != sending.request.provider:
             return
@@ -174,23 +169,28 @@ class CacheWatch:
         if sent is not None and sent.request is received.request and far_off(sent.expected_tokens, reported):
             self._warn(CountEvent(sent.request.target, sent.expected_tokens, reported))
         event = self.compare(received)
-        if event is not None and not event.foreseen:
+        if event is not None and not event.foreseen and event.reported < event.predicted:
             self._warn(event)
 
     def compare(self, received: Received) -> CacheEvent | None:
         """Why a reply's cache read differs from the prediction; None if it does not, or the reply reports no usage."""
-        target, reply = received.request.target, received.reply
-        watching = self._watches.get(target)
-        event = None
-        if watching is not None and (reply.usage.input_total or received.served is not None):
-            # The waiting requests were sent in this order.
-            for sending in self._waiting.pop(target, ()):
-                watching.sent(sending.at_ms, sending.request.body)
-            event = watching.reported(reply.usage, received.diagnosis, received.served)
-        if target in self._unsure:
-            self._unsure.remove(target)
+        request, reply = received.request, received.reply
+        waiting, answered = self._waiting[request.target], self._answered[request.target]
+        if not any(sending.request is request for sending in waiting):
             return None
-        return event
+        # Requests before it that have no reply by now may have failed, or were never sent.
+        while (sent := waiting.popleft()).request is not request:
+            pass
+        answered.append(sent)
+        if not (reply.usage.input_total or received.served is not None):
+            return None
+        if request.target not in self._watches:
+            self._watches[request.target] = Watch(request.target, frozen=True)
+        watching = self._watches[request.target]
+        while answered:
+            sent = answered.popleft()
+            watching.sent(sent.at_ms, sent.request.body)
+        return watching.reported(reply.usage, received.diagnosis, received.served)
 
 
 # An epoch of fewer than SHORT_EPOCH requests is short. After SHORT_EPOCHS of them in a row a warning suggests a budget at

@@ -636,6 +636,9 @@ _SCHEME = re.compile(r"[A-Za-z][\w+.-]+:")
 
 def _as_image(image: Json) -> Json:
     """An image as entries hold it; a string that is not a URL is the path of a picture."""
+    if isinstance(image, bytes):
+        hint = 'Write {"media_type": "image/png", "data": base64.b64encode(image).decode()}.'
+        raise CallError("an image of bytes does not say of which type it is", hint=hint)
     if isinstance(image, str) and not _SCHEME.match(image):
         image = Path(image)
     return from_image(image) if isinstance(image, Path) else image

@@ -66,6 +66,20 @@ def test_a_reply_that_read_less_than_predicted_is_a_warning(tmp_path: Path) -> N
     assert [type(one).__name__ for one in heard] == ["CacheEvent"]
 
 
+def test_a_request_that_failed_is_not_taken_for_stored_and_what_others_stored_is_no_warning(tmp_path: Path) -> None:
+    times = iter(range(0, 10_000_000, 1_000))
+    thread = Thread(closed_later(open_store(tmp_path / "t.db")), "t", clock=lambda: next(times))
+    heard: list[object] = []
+    thread.on_warning = heard.append
+    thread.append(quire.system("word " * 3_000))
+    # The first reads what another thread stored. The second failed twice: what it would have stored is not there.
+    for question, read, total, attempts in (("one", 3_000, 4_000, 1), ("two " * 3_000, 4_000, 8_000, 3)):
+        thread.user(question)
+        sent = [thread.request(TARGET, max_tokens=100) for _ in range(attempts)]
+        thread.record(reply("ok", read=read, total=total), sent[-1])
+    assert heard == []
+
+
 def test_the_window_joins_every_turn_and_is_saved_with_the_thread(tmp_path: Path) -> None:
     thread = quire.open(tmp_path / "t.db", "t")
     thread.keep("def f(): ...", type="code")

@@ -1,6 +1,7 @@
 """What goes wrong around a turn is said in a line, and leaves the log as it should be."""
 
 import os
+import pty
 import signal
 import sqlite3
 import subprocess
@@ -144,6 +145,22 @@ def test_whoever_waits_for_a_locked_file_can_be_stopped() -> None:
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err.strip()) == (130, "stopped; what was acknowledged is stored")
     other.close()
+
+
+def test_ctrl_c_at_a_question_is_no_silence() -> None:
+    with open_store("quire.db") as store:
+        store.create("t")
+    keyboard, stdin = pty.openpty()
+    words = [*QUIRE, "log", "delete", "t", "--db", "quire.db"]
+    process = subprocess.Popen(words, stdin=stdin, stderr=subprocess.PIPE, text=True)
+    asked = "Delete thread 't' with 0 entries for ever? [y/N]: "
+    assert process.stderr.read(len(asked)) == asked
+    until(lambda: Path(f"/proc/{process.pid}/stat").read_text().split()[2] == "S")  # it waits for a line
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    os.close(keyboard)
+    os.close(stdin)
+    assert (process.returncode, err) == (130, "\nstopped; what was acknowledged is stored\n")
 
 
 def test_waiting_on_a_refusal_is_said() -> None:

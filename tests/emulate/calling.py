@@ -36,15 +36,21 @@ def call(
     server: Emulator, path: str, body: object = None, method: str = "POST", headers: dict[str, str] | None = None
 ) -> Answered:
     """One request; a body that is no JSON value is sent as it is."""
-    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-    sent = {"content-type": "application/json", **KEYS, **(headers or {})}
-    request = urllib.request.Request(server.url + path, data, sent, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=600) as reply:
+        with urllib.request.urlopen(request_of(server, path, body, method, headers), timeout=600) as reply:
             return Answered(reply.status, _lower(reply.headers), reply.read())
     except urllib.error.HTTPError as error:
         with error:
             return Answered(error.code, _lower(error.headers), error.read())
+
+
+def request_of(
+    server: Emulator, path: str, body: object = None, method: str = "POST", headers: dict[str, str] | None = None
+) -> urllib.request.Request:
+    """The request that `call` makes."""
+    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    sent = {"content-type": "application/json", **KEYS, **(headers or {})}
+    return urllib.request.Request(server.url + path, data, sent, method=method)
 
 
 def _lower(headers: Any) -> dict[str, str]:

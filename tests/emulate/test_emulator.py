@@ -1,11 +1,12 @@
 """The strict provider over plain HTTP: rules, cache counts, signatures, diagnostics, faults, explicit caches."""
 
 import http.client
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from calling import call
+from calling import call, request_of
 
 from quire.errors import CallError
 from quire.providers import parse_reply, stream
@@ -259,6 +260,15 @@ def test_a_reply_breaks_off_where_it_is_cut(streamed: bool) -> None:
             call(server, "/v1/messages", claude(stream=streamed))
         assert len(caught.value.partial) == 300
         assert server.requests[0].status == 200
+
+
+def test_a_client_that_leaves_amid_a_stream_is_no_warning_for_each_piece(caplog: pytest.LogCaptureFixture) -> None:
+    with emulator("anthropic", replies=["a long reply " * 40_000, "Yes."]) as server:
+        reply = urllib.request.urlopen(request_of(server, "/v1/messages", claude(stream=True)), timeout=60)
+        reply.read(200)
+        reply.close()
+        assert call(server, "/v1/messages", claude()).status == 200
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_what_a_slow_reply_stores_can_be_read_once_it_has_begun() -> None:

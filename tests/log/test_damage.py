@@ -237,8 +237,11 @@ def test_other_files_are_refused_and_left_alone(tmp_path: Path) -> None:
     assert tables.execute("SELECT name FROM sqlite_schema").fetchall() == [("theirs",)]
     tables.close()
     path.write_bytes(b"not a database at all, but a text of some length\n" * 100)
-    with pytest.raises(DamageError, match="file is not a database"):
+    with pytest.raises(DamageError, match="file is not a database") as refused:
         SqliteStore(path)
+    assert "if this was one, restore it" in refused.value.hint
+    with pytest.raises(CallError, match=f"there is no folder {tmp_path / 'none'}"):
+        SqliteStore(tmp_path / "none" / "t.db")
     (tmp_path / "folder").mkdir()
     with pytest.raises(CallError, match="unable to open"):
         SqliteStore(tmp_path / "folder")

@@ -530,6 +530,8 @@ def test_an_address_that_leads_nowhere_is_an_error_without_its_password(tmp_path
     with pytest.raises(CallError, match="cannot open postgresql://me@/nowhere/quire") as caught:
         open_store("postgresql://me:secret-word@/quire?host=/nowhere")
     assert "secret-word" not in f"{caught.value}{caught.value.hint}"
+    with pytest.raises(CallError, match=r"127\.0\.0\.1.*: Connection refused$"):
+        open_store("postgresql://me@127.0.0.1:1/quire")
     for address in (
         "postgresql://me:secret word@host/q",
         "postgresql://host/q?password=secret%wo",

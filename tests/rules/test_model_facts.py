@@ -104,7 +104,8 @@ def test_openai_is_spoken_in_two_formats() -> None:
         ("nope:x", "Known: anthropic, "),
         ("nobody:x", "Known: anthropic, "),
         ("x", "Write provider:x."),
-        ("", "Write provider:"),
+        ("anthropic/claude-opus-5-5", "Write anthropic:claude-opus-5-5."),
+        ("", "Write provider:model."),
         (":", "Known: anthropic, "),
     ],
 )

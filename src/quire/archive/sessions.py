@@ -544,6 +544,8 @@ def recognised(file: SourceFile) -> SessionStore:
             return store
     if file.tables:
         beginning, line = f"the tables {', '.join(sorted(file.tables)[:6])}", 0
+    elif not (file.head or file.value is not None or file.text.strip()):
+        raise FormatError(f"{file.path.name} is empty", hint="Give a file that holds requests, or a session.")
     else:
         line, first = next(iter(file.head), (1, file.value if file.value is not None else file.text[:60]))
         beginning = describe_value(first[0] if isinstance(first, list) and first else first)

@@ -482,7 +482,7 @@ def _work(pipe: Any, function: Callable[[Any], Any]) -> None:
             argument = pipe.recv()
             try:
                 answer = True, function(argument)
-            except Exception as error:
+            except Exception as error:  # whatever it is, it is raised where the work was asked for
                 error.add_note(traceback.format_exc())  # a traceback cannot be sent
                 answer = False, error
             pipe.send(answer)

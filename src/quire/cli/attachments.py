@@ -229,33 +229,17 @@ def _from_web(name: str) -> Attachment:
 
 def _fetch(name: str, url: str) -> tuple[str, bytes, str]:
     """The media type, the bytes and the encoding of what stands at an address."""
-    from quire.send.transport import without_password
-
     with needs_extra("fetching pages needs httpx", "send"):
         import httpx
     begin, place, may_be_private = time.monotonic(), name, _is_private(urlsplit(name).hostname)
     try:
         with httpx.Client(timeout=10, headers={"user-agent": "quire"}) as client:
             for _ in range(_MAX_REDIRECTS + 1):
-                parts = urlsplit(place)
-                if parts.scheme.lower() not in ("http", "https") or not parts.hostname:
-                    raise CallError(f"{without_password(place)} is no web address", hint="Give http:// or https://.")
-                if not may_be_private and _is_private(parts.hostname):
-                    raise CallError(
-                        f"{url} leads to {parts.hostname}, which is no public address",
-                        hint="Attach that address itself if you mean it.",
-                    )
+                _check_place(place, url, may_be_private)
                 with client.stream("GET", place) as reply:
-                    if reply.is_redirect and "location" in reply.headers:
-                        place = urljoin(place, reply.headers["location"])
-                        continue
-                    if reply.status_code != 200:
-                        raise CallError(
-                            f"{url} answered {reply.status_code} {reply.reason_phrase}", hint="Check the address."
-                        )
-                    kind = reply.headers.get("content-type", "text/plain").partition(";")[0].strip().lower()
-                    limit = MAX_IMAGE if kind in IMAGE_TYPES.values() else _MAX_PAGE
-                    return kind, _read_within(reply, url, limit, begin), reply.charset_encoding or "utf-8"
+                    if not (reply.is_redirect and "location" in reply.headers):
+                        return _read_page(reply, url, begin)
+                    place = urljoin(place, reply.headers["location"])
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise CallError(
             f"{url} could not be fetched: {str(error) or type(error).__name__}",
@@ -264,7 +248,22 @@ def _fetch(name: str, url: str) -> tuple[str, bytes, str]:
     raise CallError(f"{url} redirects more than {_MAX_REDIRECTS} times", hint="Attach the address it should end at.")
 
 
-def _read_within(reply: Any, url: str, limit: int, begin: float) -> bytes:
+def _check_place(place: str, url: str, may_be_private: bool) -> None:
+    from quire.send.transport import without_password
+
+    parts = urlsplit(place)
+    if parts.scheme.lower() not in ("http", "https") or not parts.hostname:
+        raise CallError(f"{without_password(place)} is no web address", hint="Give http:// or https://.")
+    if not may_be_private and _is_private(parts.hostname):
+        hint = "Attach that address itself if you mean it."
+        raise CallError(f"{url} leads to {parts.hostname}, which is no public address", hint=hint)
+
+
+def _read_page(reply: Any, url: str, begin: float) -> tuple[str, bytes, str]:
+    if reply.status_code != 200:
+        raise CallError(f"{url} answered {reply.status_code} {reply.reason_phrase}", hint="Check the address.")
+    kind = reply.headers.get("content-type", "text/plain").partition(";")[0].strip().lower()
+    limit = MAX_IMAGE if kind in IMAGE_TYPES.values() else _MAX_PAGE
     data = bytearray()
     for part in reply.iter_bytes():
         data += part
@@ -272,7 +271,7 @@ def _read_within(reply: Any, url: str, limit: int, begin: float) -> bytes:
             raise CallError(f"{url} has more than {limit:,} bytes", hint="Save it and attach a part.")
         if time.monotonic() - begin > _MAX_SECONDS:
             raise CallError(f"{url} took more than {_MAX_SECONDS:.0f} seconds", hint="Save it and attach the file.")
-    return bytes(data)
+    return kind, bytes(data), reply.charset_encoding or "utf-8"
 
 
 def _is_private(host: str | None) -> bool:

@@ -207,7 +207,7 @@ def main() -> None:
         hint = "Check the disk, and where the output goes." if disk else "Check the path."
         report(QuireError(f"{about}{error.strerror or error}", hint=hint))
         sys.exit(1)
-    except BaseException as error:
+    except BaseException as error:  # an end by the user or a signal, perhaps wrapped by what was interrupted
         causes = type(error), type(error.__cause__)
         if not (exit_codes[1:] or click.Abort in causes or KeyboardInterrupt in causes):
             raise

@@ -223,6 +223,8 @@ def confirm_deletion(description: str, name: str) -> None:
         agreed = confirm(f"Delete {description} for ever?")
     except (click.Abort, UnicodeDecodeError) as silence:
         echo(err=True)  # the question's line is still open
+        if silence.__cause__ is not None:  # Ctrl-C
+            raise
         raise CallError(
             "nobody answered, and nothing was deleted", hint="Give --yes to delete without asking."
         ) from silence
@@ -291,8 +293,8 @@ def confirm(text: str) -> bool:
         try:
             _wait_for_line()
             line = sys.stdin.readline()
-        except KeyboardInterrupt:
-            raise click.Abort from None
+        except KeyboardInterrupt as stop:
+            raise click.Abort from stop
         if not line:
             raise click.Abort
         if (word := line.strip().lower()) in ("", "y", "yes", "n", "no"):

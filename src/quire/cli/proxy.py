@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ from quire.log.store import DEFAULT_TENANT, tenant_file
 from quire.values import JsonObject
 
 if TYPE_CHECKING:
+    from quire.server.mend import Mender
     from quire.server.proxy import Passing
     from quire.server.service import Redactor
     from quire.server.watch import CacheWatcher
@@ -90,7 +91,6 @@ def passing_for(
     provider: str = "",
 ) -> Passing:
     """The proxy of one tenant as the options have it, which prints each request that passes."""
-    from quire.server.mend import Mender
     from quire.server.proxy import CacheWatcher, Passing, ProxyOptions
     from quire.server.service import Redactor
 
@@ -105,16 +105,11 @@ def passing_for(
         log.touch(OWNER_ALONE)
         with log.open("a"):  # what cannot be written is said before anything passes
             pass
-    mender = None
-    if mend:
-        mender = Mender([name for name in rules or RULE_NAMES if name not in without], holdout)
-        if log is not None:
-            mender.replay(log)
     options = ProxyOptions(
         to=to,
         provider=provider,
         key=_key(key_from),
-        mender=mender,
+        mender=_mender([name for name in rules or RULE_NAMES if name not in without], holdout, log) if mend else None,
         dry_run=dry_run,
         force=mend_subscriptions,
         ask_provider=ask_provider,
@@ -124,6 +119,16 @@ def passing_for(
     # What was mended must be sent in the same words by a proxy that learns them from this log.
     kept = str if mend else redact
     return Passing(options, CacheWatcher(lambda watched: echo(redact(watched.line())), log, redact=kept))
+
+
+def _mender(rules: Collection[str], holdout: float, log: Path | None) -> Mender:
+    """What mends requests; it goes on where an earlier proxy with this log ended."""
+    from quire.server.mend import Mender
+
+    mender = Mender(rules, holdout)
+    if log is not None:
+        mender.replay(log)
+    return mender
 
 
 def port_option(default: int = 8765, help: str = "Where to listen; 0: any free port.") -> Callable[[Any], Any]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -35,6 +34,7 @@ from quire.cli.output import (
     print_bytes,
     print_json,
     print_table,
+    progress,
     provider_and_model,
     read_text,
     shorten,
@@ -97,24 +97,30 @@ def render(
         raise CallError("--bytes prints the prefix of one request", hint="Leave --all and --json out.")
     provider, model = provider_and_model(provider, model)
     target = f"{provider}:{model}"
-    requests = _requests(load_usable(source, db), provider, model, budget)
-    of_turn = (row for row in requests if turn in (None, row[1].turn) and step in (None, row[1].step))
+    entries = load_usable(source, db)
+    requests = _requests(entries, provider, model, budget)
     # A thread's name routes its requests to one cache; a file has none.
     draw = providers.rendering(target, providers.Options(key="" if is_file(source) else source))
     if every:
-        for at, built in of_turn:
-            print_json(_line(at, built, _render(built, draw, marks)), None)
+        for at, built in requests:
+            if turn in (None, built.turn) and step in (None, built.step):
+                print_json(_line(at, built, _render(built, draw, marks)), None)
         return
-    last = next(iter(deque(of_turn, maxlen=1)), None)
+    last, turns = None, sum(entry.kind == "user" for entry in entries)
+    with progress() as tell:
+        for _, built in requests:
+            tell("turns", built.turn, turns)
+            if turn in (None, built.turn) and step in (None, built.step):
+                last = built
     if last is None:
         raise NotFound(_nothing(turn, step), hint="quire assemble shows the requests of a thread.")
-    rendered = _render(last[1], draw, marks)
+    rendered = _render(last, draw, marks)
     if as_bytes:
         print_bytes(rendered.prefix)
     elif as_json:
         print_json(rendered.body)
     else:
-        _show(rendered, last[1])
+        _show(rendered, last)
 
 
 def _requests(entries: list[Entry], provider: str, model: str, budget: int | None) -> Iterator[RequestAt]:

@@ -404,7 +404,7 @@ def emulate(
     \b
     Examples:
       quire emulate --provider anthropic --port 8080
-      ANTHROPIC_BASE_URL=http://127.0.0.1:8080 python my_agent.py
+      ANTHROPIC_BASE_URL=http://127.0.0.1:8080 ANTHROPIC_API_KEY=any python my_agent.py
     """
     from quire.emulate import Emulator
 

@@ -167,5 +167,7 @@ async def _cut_stream(chunks: Iterator[bytes], after: int | None) -> AsyncIterat
             raise BrokenResponse
         remaining = remaining - len(chunk) if remaining is not None else None
         yield chunk
+        # Other connections go on, and a client that left is noticed, which would otherwise be a warning for each chunk.
+        await asyncio.sleep(0)
     if remaining is not None:
         raise BrokenResponse

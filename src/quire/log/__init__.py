@@ -211,7 +211,7 @@ def _lock(file: Path, thread: str, fence: int) -> int:
                 holder, _ = _read_lock_file(file)
                 os.close(handle)
                 raise busy(thread, f"by process {holder}" if holder else "elsewhere") from None
-        except BaseException:
+        except BaseException:  # also an interrupt
             os.close(handle)  # also releases the lock
             raise
         os.close(handle)  # the previous holder has just removed this file, or `_is_free` locked it: try again

@@ -73,7 +73,7 @@ def _connect_to_write(path: str | Path) -> sqlite3.Connection:
         conn.execute("PRAGMA synchronous = FULL")
         conn.execute("PRAGMA foreign_keys = ON")
         conn.execute("PRAGMA secure_delete = ON")
-    except BaseException as error:
+    except BaseException as error:  # also an interrupt: nobody else knows this connection
         conn.close()
         if isinstance(error, UnicodeDecodeError):  # SQLite quotes a broken schema, and Python cannot decode it
             raise BrokenFile("malformed database schema") from error
@@ -166,7 +166,7 @@ def transaction(conn: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[No
     try:
         yield
         conn.execute("COMMIT")
-    except BaseException:
+    except BaseException:  # also an interrupt: all or nothing
         if conn.in_transaction:
             conn.execute("ROLLBACK")
         raise
@@ -196,6 +196,8 @@ def translate(error: sqlite3.Error, path: str | Path) -> QuireError:
         copied = f"{path} and {path}-wal" if has_log(path) else "it"
         hint = f"Copy {copied} to a folder that you may write, and name the copy with --db or QUIRE_DB."
         return ReadOnly(f"{path} is read-only, or its folder or filesystem is", hint=hint)
+    if _code(error) in _UNWRITABLE and not os.path.isdir(folder := os.path.dirname(os.path.abspath(path))):
+        return CallError(f"cannot write {path}: there is no folder {folder}", hint="Make the folder first.")
     if _code(error) in _UNWRITABLE:
         return CallError(f"cannot write {path}: {error}", hint="Check that the path is a file you may write.")
     return QuireError(f"{path}: {error}", hint="Check the disk's space and health; nothing half-written was kept.")

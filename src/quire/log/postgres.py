@@ -315,14 +315,7 @@ class PostgresStore(PostgresTables, BranchStore):
         for may_retry in (True, False):
             try:
                 with database.turns() as conn:
-                    row = conn.execute("select pg_try_advisory_lock(%s)", (key,)).fetchone()
-                    if row and row[0]:
-                        try:
-                            self._fence(conn, thread, fence)
-                        except BaseException:
-                            with suppress(psycopg.Error):
-                                conn.execute(_UNLOCK, (key,))
-                            raise
+                    if self._lock(conn, thread, key, fence):
                         return
                 break
             except psycopg.Error as error:
@@ -331,6 +324,18 @@ class PostgresStore(PostgresTables, BranchStore):
                     raise translate(error, database.name) from error
         rows = self._session.rows("select holder from quire.turns where thread = %s", (thread,))
         raise busy(thread, f"by {rows[0][0]}" if rows else "elsewhere")
+
+    def _lock(self, conn: Connection, thread: str, key: int, fence: int) -> bool:
+        row = conn.execute("select pg_try_advisory_lock(%s)", (key,)).fetchone()
+        if not (row and row[0]):
+            return False
+        try:
+            self._fence(conn, thread, fence)
+        except BaseException:  # also an interrupt: the connection lives on, and would hold the lock
+            with suppress(psycopg.Error):
+                conn.execute(_UNLOCK, (key,))
+            raise
+        return True
 
     def _fence(self, conn: Connection, thread: str, fence: int) -> None:
         query = """
@@ -452,7 +457,7 @@ class _SharedCommits:
                 self._alone = None
         try:
             asker.ready.acquire()
-        except BaseException:
+        except BaseException:  # an interrupt: whoever commits next is to leave it out
             asker.is_abandoned = True
             raise
         if asker.next is not None:
@@ -543,7 +548,7 @@ class _SharedCommits:
             answers = yield from self._commit([asker.append for asker in together])
             for asker, answer in zip(together, answers, strict=True):
                 asker.answer = answer
-        except Exception as error:
+        except Exception as error:  # whatever it is, it belongs to those who asked, not to who commits for them
             if len(together) > 1 and not isinstance(error, LostConnection):
                 for asker in together:  # one of them is at fault: commit each alone, so that only that one fails
                     yield from self._answer([asker])

@@ -172,7 +172,9 @@ class Database:
                 # A server that is starting will be there in a moment; connection errors have no code, so compare texts.
                 signs = ("is starting up", "is shutting down", "in recovery mode")
                 if not any(sign in str(error) for sign in signs) or time.monotonic() > until:
-                    message = (error.diag.message_primary or str(error)).strip().split("\n")[-1]
+                    # Of several lines the last that is not indented: below it libpq asks what may be wrong.
+                    lines = (error.diag.message_primary or str(error)).strip().split("\n")
+                    message = next((line for line in reversed(lines) if not line.startswith("\t")), "")
                     hint = "Check the address, the login, and that the server is running."
                     raise CallError(f"cannot open {self.name}: {message}", hint=hint) from error
             time.sleep(0.2)
@@ -260,7 +262,7 @@ class Database:
             raise was_closed(self.name) from error
         try:
             result = work(conn)
-        except BaseException:
+        except BaseException:  # also an interrupt: the pool would miss the connection
             self.pool.putconn(conn)
             raise
         if not keep:
@@ -406,7 +408,7 @@ class TenantSession:
         try:
             yield conn
             conn.execute("commit")
-        except BaseException as error:
+        except BaseException as error:  # also an interrupt: all or nothing
             with suppress(psycopg.Error):
                 conn.execute("rollback")
             if isinstance(error, psycopg.Error):

@@ -125,7 +125,7 @@ class SqliteFile(Forking):
             conn = connect(self.path)
             try:
                 migrate(conn, self.path, OWNERS)
-            except BaseException:
+            except BaseException:  # also an interrupt: nobody else knows this connection
                 conn.close()
                 raise
             # Not __del__: the garbage collector may reach the connection first, which then warns that it was left open.

@@ -263,7 +263,9 @@ def diagnose(path: str | Path, cause: str) -> DamageError:
 
 
 def _unreadable(path: str | Path, cause: str) -> DamageError:
-    return DamageError(f"{path} is damaged from entry 1 on, its list of threads cannot be read: {_line(cause)}", seq=1)
+    hint = "Nothing was changed. Name a database of Quire's with --db or QUIRE_DB; if this was one, restore it from a backup."
+    problem = f"{path} is damaged from entry 1 on, its list of threads cannot be read: {_line(cause)}"
+    return DamageError(problem, seq=1, hint=hint)
 
 
 # Reading a damaged file: the entries before the first bad one, and none behind it.

@@ -93,8 +93,10 @@ def split_target(target: str) -> tuple[str, str]:
     provider, colon, model = target.partition(":")
     if not colon and provider.strip().lower() not in _names():
         owners = [owner for owner, rows in data("models")["models"].items() if target in rows]
-        hint = f"Write {owners[0] if owners else 'provider'}:{target}."
-        raise CallError(f"{target!r} does not say which provider", hint=hint)
+        named = f"{owners[0] if owners else 'provider'}:{target or 'model'}"
+        if target.partition("/")[0].lower() in _names():
+            named = target.replace("/", ":", 1)
+        raise CallError(f"{target!r} does not say which provider", hint=f"Write {named}.")
     resolve(provider)
     return provider.strip().lower(), model.strip()
 

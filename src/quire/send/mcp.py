@@ -89,7 +89,7 @@ class McpServer:
         self._thread.start()
         try:
             listed = ready.result(_START_TIMEOUT_S)
-        except BaseException as error:
+        except BaseException as error:  # also an interrupt: the server would go on running
             output = self._last_output()
             self.stop()
             if not isinstance(error, Exception):
@@ -133,7 +133,7 @@ class McpServer:
         """The session's OS thread: stays connected until `stop`."""
         try:
             asyncio.run(self._session(target, ready))
-        except BaseException as error:
+        except BaseException as error:  # whatever it is, `start` raises it
             if not ready.done():
                 ready.set_exception(error)
 

@@ -180,7 +180,7 @@ async def hold_turn(call: RouteCall) -> Any:
     try:
         await turn.taken
         return call.service.stream(call, _hold_events(call, turn))
-    except BaseException:
+    except BaseException:  # also a cancelled request: nobody would read the answer that holds the turn
         await turn.give_back()
         raise
 

@@ -559,7 +559,7 @@ def plain(data: bytes, coding: str, cut: bool = False) -> bytes:
             raise FormatError(f"bodies compressed by {codec!r} are not read")
         try:
             data = _DECODERS[codec](data)
-        except Exception:
+        except Exception:  # each decoder has errors of its own
             if not cut:
                 raise
             return b""
