@@ -67,24 +67,41 @@ export function useThread(name: string): Followed {
       }
       draw();
     };
+    const refused = (error: unknown) => {
+      if (error instanceof Problem && error.status >= 400 && error.status < 500) throw error;
+    };
+    const after = (seq: number, limit: number) => api<{ entries: Entry[]; thread: { seq: number } }>(`threads/${encodeURIComponent(name)}/entries?after=${seq}&limit=${limit}`, { signal: stop.signal });
+    /** Until the thread is another one. */
     const follow = async () => {
-      for (let after = 0; ; ) {
-        const page = await api<{ entries: Entry[]; thread: { seq: number } }>(`threads/${encodeURIComponent(name)}/entries?after=${after}&limit=5000`, { signal: stop.signal });
+      entries = [];
+      pieces = [];
+      for (;;) {
+        const page = await after(entries.at(-1)?.seq ?? 0, 5000);
         entries = [...entries, ...page.entries];
-        after = entries.at(-1)?.seq ?? 0;
-        if (!page.entries.length || after >= page.thread.seq) break;
+        if (!page.entries.length || (entries.at(-1)?.seq ?? 0) >= page.thread.seq) break;
       }
       last = String(entries.at(-1)?.seq ?? 0);
       draw();
       while (!stop.signal.aborted) {
-        await events(`threads/${encodeURIComponent(name)}/events?last=${last}`, { signal: stop.signal }, take).catch((error) => {
-          if (error instanceof Problem && error.status >= 400 && error.status < 500) throw error;
-        });
+        await events(`threads/${encodeURIComponent(name)}/events?last=${last}`, { signal: stop.signal }, take).catch(refused);
         await new Promise((again) => setTimeout(again, 500));
+        // One that was deleted and made anew holds another entry in this place.
+        const newest = entries.at(-1);
+        const page = newest && (await after(newest.seq - 1, 1).catch(refused));
+        if (page && page.entries[0]?.id !== newest.id) return;
+      }
+    };
+    const keep = async () => {
+      while (!stop.signal.aborted) {
+        const error = await follow().catch((error) => error);
+        if (error && !stop.signal.aborted) {
+          set((before) => ({ ...before, error, ready: true }));
+          await new Promise((again) => setTimeout(again, 1000));
+        }
       }
     };
     set({ entries: [], pieces: [], ready: false });
-    follow().catch((error) => !stop.signal.aborted && set((before) => ({ ...before, error, ready: true })));
+    keep();
     return () => stop.abort();
   }, [name]);
   return state;

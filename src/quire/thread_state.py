@@ -60,6 +60,8 @@ class ThreadState:
             self.assembly = self._from_checkpoint(policy, summarise)
         if self.assembly is None:
             self.position.seq, self.position.times, self.position.times_before_turn = 0, [], 0
+            # The store's checkpoint was of no use: one that is takes its place.
+            self._checkpoint_seq = 0
             self.assembly = Assembly(policy, summarise)
         self.assembly.use_summariser(summarise)
         self.catch_up()

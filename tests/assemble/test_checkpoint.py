@@ -289,6 +289,20 @@ def test_what_stands_before_the_checkpoint_is_not_read_and_the_request_explains_
     assert [one.kind for one in heard[0].since] == ["sent", "respond"]
 
 
+@pytest.mark.usefixtures("often")
+def test_a_thread_that_is_read_under_another_policy_is_rebuilt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "CHECKPOINT_EVERY_READ", 1)
+    store = MemoryStore()
+    for n in range(20):
+        turn(opened(store), n)
+    other = msgspec.structs.replace(POLICY, budget=POLICY.budget + 100)
+    rebuilt = Thread(store, "t", other, clock=lambda: 0).request(TARGET)
+    after = reads(store, monkeypatch)
+    again = Thread(store, "t", other, clock=lambda: 0).request(TARGET)
+    assert min(after) > 0
+    assert (again.body, again.lines) == (rebuilt.body, rebuilt.lines)
+
+
 def damaged(data: bytes) -> Iterator[bytes]:
     yield b""
     yield data[:-1]

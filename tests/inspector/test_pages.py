@@ -389,6 +389,28 @@ def test_a_turn_streams_into_two_browsers_alike_is_stopped_and_resumed(shown: Si
         until(lambda: httpx.get(f"{shown.url}/api/threads/live/window").json()["items"] == [])
 
 
+def test_a_thread_that_is_deleted_and_made_anew_is_read_from_its_beginning(shown: SimpleNamespace) -> None:
+    threads = f"{shown.url}/api/threads/anew"
+
+    def made(*texts: str) -> None:
+        entries = [{"kind": "user", "text": text} for text in texts]
+        assert httpx.post(f"{threads}/entries", json={"entries": entries}).status_code == 201
+
+    made("one", "two")
+    with Page(shown) as open_:
+        page = open_.go("thread/anew/chat", "text=two")
+        for texts in (["three"], ["four", "five", "six"]):
+            httpx.delete(threads)
+            made(*texts)
+            shared = "[...document.querySelectorAll('.said > div')].map(each => each.textContent)"
+            until(lambda: page.evaluate(shared) == texts)  # noqa: B023
+        httpx.delete(threads)
+        page.locator(".state.error").wait_for()
+        made("seven")
+        page.get_by_text("seven").wait_for()
+        open_.errors[:] = [error for error in open_.errors if "404" not in error]  # the browser tells of every one
+
+
 def test_nothing_there_and_what_goes_wrong_are_said(shown: SimpleNamespace) -> None:
     with Page(shown) as open_:
         page = open_.go("thread/nope", ".state.error")
