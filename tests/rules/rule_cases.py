@@ -206,6 +206,8 @@ ANTHROPIC = [
           ("temperature", 0.5, "o3", 1), ("max_tokens", 9, "gpt-4o", 9), ("stop", ["x"], "gpt-4o", ["x"]))],
     *[Case("B.strict", "openai", items(tools=[strict(**wrong)]), "$.tools[0].parameters", items(tools=[strict()]))
       for wrong in ({"required": []}, {"additionalProperties": True})],
+    Case("B.strict", "openai", items(tools=[strict(properties={"city": {"anyOf": [{"type": "object"}]}})]),
+         "$.tools[0].parameters.properties.city.anyOf[0]", items(tools=[strict()])),
     Case("B.strict", "openai-chat", {"model": "gpt-4o", "messages": [user()], **strict_reply(required=None)},
          "$.response_format.json_schema.schema", {"model": "gpt-4o", "messages": [user()], **strict_reply()}),
     Case("B.reasoning", "openai", items(model="gpt-4o", reasoning={"effort": "low"}), "$.reasoning",
