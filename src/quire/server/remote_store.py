@@ -340,7 +340,10 @@ class HttpStore(ClosingStore, _Part, log.store.Forking):
             time.sleep(wait_s)
         if reply.status_code >= 400:
             raise error_of(reply)
-        return msgspec.json.decode(reply.content) if reply.content else None
+        try:
+            return msgspec.json.decode(reply.content) if reply.content else None
+        except msgspec.DecodeError as error:
+            raise self._no_answer(error) from error
 
     @property
     def _open_client(self) -> httpx.Client:
