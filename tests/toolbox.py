@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import import_module
 from pathlib import Path
+from socketserver import StreamRequestHandler
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -191,6 +192,19 @@ TARGETS = {
     "gemini": "gemini:gemini-3-pro",
     "bedrock": "bedrock:anthropic.claude-opus-4-5",
 }
+
+
+@contextmanager
+def no_web_server() -> Iterator[str]:
+    """The address of a program that does not speak HTTP."""
+
+    class Handler(StreamRequestHandler):
+        def handle(self) -> None:
+            self.rfile.readline()
+            self.wfile.write(b"SSH-2.0-OpenSSH\r\n")
+
+    with in_background(HTTPServer(("127.0.0.1", 0), Handler)) as address:
+        yield address
 
 
 class EventReader:

@@ -351,6 +351,25 @@ def test_a_checkpoint_that_is_damaged_old_or_of_another_thread_is_ignored() -> N
 
 
 @pytest.mark.usefixtures("often")
+def test_a_thread_that_goes_back_to_a_model_goes_on_from_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, policy = MemoryStore(), Policy(budget=3_000, model="anthropic:claude-opus-5-5")
+    thread = Thread(store, "t", policy)
+    thread.append(*(e for n in range(100) for e in (values.user(many_words(20, f"{n}x")), values.respond("ok"))))
+    thread.user("first")
+    thread.request("anthropic:claude-opus-5-5")
+    thread.append(values.respond("ok"))
+    thread.user("second")
+    thread.request("openai:gpt-5")
+    read: list[int] = []
+    whole = store.read
+    monkeypatch.setattr(
+        store, "read", lambda name, after=0, limit=None: read.append(after) or whole(name, after, limit)
+    )
+    again = thread.request("anthropic:claude-opus-5-5")
+    assert min(read) > 200
+    assert again == Thread(store, "t", policy).request("anthropic:claude-opus-5-5")
+
+
 def test_a_summary_that_no_log_holds_is_not_taken_for_another_summarisers() -> None:
     """An imported log has no rebases: those of a fold depend on who sums up."""
 

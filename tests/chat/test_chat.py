@@ -23,7 +23,7 @@ from quire import Entry, open_store, values
 from quire.archive import load
 from quire.cli.chat import OpenMarkdown, RichScreen, finished_blocks, markdown, tail
 from quire.cli.chat_commands import totals
-from quire.cli.output import line_of
+from quire.cli.output import SUMMING_UP, PlainScreen, line_of
 from quire.notes.vault import Vault
 from quire.providers.simulate.blocks import Shares
 from quire.providers.simulate.engine_caches import StepCache
@@ -443,6 +443,23 @@ def test_what_a_terminal_shows_of_footnotes_and_searches() -> None:
     screen.event(Event("2", "result", found, values.result("c", None, found)))
     said = [line.rstrip() for line in out.getvalue().split("\n")]
     assert said == ["Hot [^1].", "[^1]: [[tea]]", "Sources", "", "[^1]: [[tea]] (a/tea.md)", "← tea", ""]
+
+
+def test_screens_say_that_a_reply_broke_off_and_show_the_one_that_came(capsys: pytest.CaptureFixture[str]) -> None:
+    out = io.StringIO()
+    rich = RichScreen(Console(width=60, height=20, file=out))
+    for screen in (rich, PlainScreen()):
+        screen.event(Event("1", "think", "Hm."))
+        screen.event(Event("2", "respond", "Half an ans"))
+        screen.event(Event("3", "sent", "", Entry("sent", sent_body())))
+        screen.event(Event("4", "summary", ""))
+        screen.event(Event("5", "respond", "Whole."))
+        screen.event(Event("6", "respond", "", values.respond("Whole.")))
+    shown = [line.rstrip() for line in out.getvalue().split("\n") if line.strip()]
+    assert shown == ["(the reply broke off; asking again)", "Whole."]
+    printed, said = capsys.readouterr()
+    assert printed == "Half an ans\nWhole.\n"
+    assert said.splitlines() == ["(the reply broke off; asked again)", SUMMING_UP]
 
 
 def test_a_rebase_says_what_it_was_for() -> None:

@@ -24,7 +24,7 @@ from quire.log.store import ThreadInfo
 from quire.server.figures import ThreadTotals, spending
 from quire.server.inspector import page, security_policy, sent_calls
 from quire.server.views import ThreadView, try_policies
-from toolbox import QUIRE, Store, chain, encode_lines, fewer, invoke, run, talk, until
+from toolbox import QUIRE, Store, chain, encode_lines, fewer, invoke, no_web_server, run, talk, until
 
 pytestmark = pytest.mark.moves_prefix(reason="threads are cut on purpose")
 STATIC = ROOT / "src/quire/server/static"
@@ -215,6 +215,8 @@ def test_report_where_and_open_from_the_shell(home: Path) -> None:
 
     with pytest.raises(NotFound):
         invoke("open", "nope", "--no-browser")
+    with no_web_server() as address, pytest.raises(CallError, match="cannot be used"):
+        invoke("open", "demo", "--no-browser", "--port", address.rpartition(":")[2])
 
 
 # The bundle.

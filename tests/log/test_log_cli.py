@@ -194,6 +194,7 @@ def test_verify_says_what_holds(demo: Run) -> None:
 
 
 def test_verify_exits_1_and_prints_the_first_bad_entry(demo: Run, db: Path) -> None:
+    assert demo("log", "export", "demo", "--salvage") == demo("log", "export", "demo")
     data = db.read_bytes()
     db.write_bytes(data.replace(b'"Hi."', b'"Ho."'))
     for command in (("log", "verify"), ("log", "verify", "demo"), ("log", "show", "demo"), ("log", "export", "demo")):
@@ -207,9 +208,10 @@ def test_verify_exits_1_and_prints_the_first_bad_entry(demo: Run, db: Path) -> N
     code, out, _ = demo("log", "verify", "--json")
     assert code == 1
     assert (json.loads(out)["ok"], json.loads(out)["thread"], json.loads(out)["seq"]) == (False, "demo", 3)
-    code, out, err = demo("log", "export", "demo", "--salvage", "--no-ids")
-    assert (code, len(out.splitlines())) == (1, 2)
-    assert "entry 3" in err
+    for after, lines in (("0", 2), ("1", 1)):
+        code, out, err = demo("log", "export", "demo", "--salvage", "--no-ids", "--after", after)
+        assert (code, len(out.splitlines())) == (1, lines)
+        assert "entry 3" in err
     db.write_bytes(b"")
     assert demo("log", "verify")[0] == 1
     db.write_bytes(data[: len(data) // 8])

@@ -5,6 +5,10 @@ from typing import Any, NamedTuple
 from rule_bodies import *
 
 BUDGET = {"type": "enabled", "budget_tokens": 2000}
+FILM = {"video": {"format": "mp4", "source": {"bytes": "AAAA"}}}
+NOVA = "amazon.nova-lite-v1:0"
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {}}}
+OBJECT_ARGUMENTS = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 S3 = {"format": "png", "source": {"s3Location": {"uri": "s3://bucket/a.png"}}}
 
 
@@ -136,6 +140,10 @@ ANTHROPIC = [
          {**claude(thinking={"type": "enabled", "budget_tokens": 4000}, max_tokens=4000), "model": "claude-haiku-4-5"},
          "$.thinking",
          {**claude(thinking={"type": "enabled", "budget_tokens": 3999}, max_tokens=4000), "model": "claude-haiku-4-5"}),
+    Case("B2.16", "anthropic",
+         {**claude(thinking={"type": "enabled", "budget_tokens": 1023}, max_tokens=4000), "model": "claude-haiku-4-5"},
+         "$.thinking",
+         {**claude(thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=4000), "model": "claude-haiku-4-5"}),
     Case("B2.17", "anthropic", claude(tools=[tool("get weather")]), "$.tools[0].name", claude(tools=[tool("get-weather")])),
     Case("B2.17", "anthropic", claude(tools=[tool("a" * 65)]), "$.tools[0].name", claude(tools=[tool("a" * 64)])),
     Case("B2.18", "anthropic", claude(context_management={"edits": [TOOL_USES, CLEAR]}), "$.context_management.edits[1]",
@@ -148,6 +156,10 @@ ANTHROPIC = [
          claude(model(SUMMARY, {**SUMMARY, "content": None}), user())),
     Case("B2.19", "anthropic", claude(user(), model(use()), compaction={"type": "summarize"}), "$.messages[1]",
          claude(user(), model(), compaction={"type": "summarize"})),
+    Case("B2.19", "anthropic", claude(model({**SUMMARY, "content": ""}), user()), "$.messages[0].content[0]",
+         claude(model(SUMMARY), user())),
+    Case("B2.19", "anthropic", claude({"role": "user", "content": []}, compaction={"type": "summarize"}), "$.messages",
+         claude(user(), compaction={"type": "summarize"})),
     Case("B2.20", "anthropic", claude(user(say("x" * 32_000_000))), "$", claude(user(say("x" * 31_999_000)))),
     Case("A3.markable", "anthropic",
          claude(user(), model({"type": "thinking", "thinking": "t", "signature": "s", "cache_control": SHORT}, say()), user()),
@@ -175,6 +187,8 @@ ANTHROPIC = [
          {**claude(temperature=0.5), "model": "claude-opus-4-6"}),
     Case("B.version", "anthropic", claude(user(say(citations=[{}]))), "$.messages[0].content[0].citations", claude(user(say())),
          headers={"Anthropic-Version": "2026-10-21"}),
+    Case("B.version", "anthropic", claude(user(), model(paper("application/pdf"), say()), user()), "$.messages[1].content[0]",
+         claude(user(paper("application/pdf"))), headers={"Anthropic-Version": "2026-10-21"}),
     Case("B2.1b", "anthropic", claude(user(), model(use("a:b")), user(result("a:b"))), "$.messages[1].content[0].id",
          claude(user(), model(use()), user(result()))),
     Case("B2.1b", "anthropic", claude(user(), model(use(), use()), user(result(), result())), "$.messages[1].content[1].id",
@@ -192,6 +206,8 @@ ANTHROPIC = [
           ("temperature", 0.5, "o3", 1), ("max_tokens", 9, "gpt-4o", 9), ("stop", ["x"], "gpt-4o", ["x"]))],
     *[Case("B.strict", "openai", items(tools=[strict(**wrong)]), "$.tools[0].parameters", items(tools=[strict()]))
       for wrong in ({"required": []}, {"additionalProperties": True})],
+    Case("B.strict", "openai", items(tools=[strict(properties={"city": {"anyOf": [{"type": "object"}]}})]),
+         "$.tools[0].parameters.properties.city.anyOf[0]", items(tools=[strict()])),
     Case("B.strict", "openai-chat", {"model": "gpt-4o", "messages": [user()], **strict_reply(required=None)},
          "$.response_format.json_schema.schema", {"model": "gpt-4o", "messages": [user()], **strict_reply()}),
     Case("B.reasoning", "openai", items(model="gpt-4o", reasoning={"effort": "low"}), "$.reasoning",
@@ -236,6 +252,8 @@ OPENAI = [
     Case("B2.24", "openai", items(thought()), "$.input[1]", items(thought(), spoken())),
     Case("B2.24", "openai", items(thought(), {"role": "user", "content": "q"}), "$.input[1]",
          items(thought(), spoken(), {"role": "user", "content": "q"})),
+    Case("B2.25", "openrouter-responses", items(function_call(), spoken(), output()), "$.input[2]",
+         items(function_call(), output(), spoken()), "deepseek/deepseek-v4-pro"),
     Case("B2.25", "openai", items(thought(), function_call()), "$.input[2]", items(thought(), function_call(), output())),
     Case("B2.25b", "openai", items(output()), "$.input[1]", items(output(), previous_response_id="resp_1")),
     Case("B2.26", "openai", items(spoken(**MARK)), "$.input[1].content[0]",
@@ -265,6 +283,12 @@ OPENAI = [
     Case("A4.retention", "openai", {**items(prompt_cache_retention="in_memory"), "model": "gpt-5.5"}, "$.prompt_cache_retention",
          {**items(prompt_cache_retention="in_memory"), "model": "gpt-5.4"}),
     Case("B.shape", "openai-chat", chat({"role": "assistant"}), "$.messages[0].content", chat({"role": "assistant", "content": "a"})),
+    Case("B.shape", "openai-chat", chat(asks("c"), answers("c"), tools=[{"function": {"name": "f"}}]), "$.tools[0].type",
+         chat(asks("c"), answers("c"), tools=[{"type": "function", "function": {"name": "f"}}])),
+    Case("B.shape", "openai-chat", chat(OBJECT_ARGUMENTS, answers("c")), "$.messages[0].tool_calls[0].function.arguments",
+         chat(asks("c"), answers("c"))),
+    Case("B.shape", "openai", items({"role": "assistant", "content": [{"type": "input_text", "text": "a"}]}), "$.input[1].content[0].type",
+         items(spoken())),
     Case("B.shape", "openai", {"model": "gpt-6-sol"}, "$.input", {"model": "gpt-6-sol", "input": "q"}),
 ]  # fmt: skip
 
@@ -341,6 +365,10 @@ BEDROCK = [
     Case("B.converse", "bedrock", converse(turn("user"), turn("assistant", tool_use()), turn("user", tool_result())),
          "$.messages[1].content[0]",
          converse(turn("user"), turn("assistant", tool_use()), turn("user", tool_result()), **defined())),
+    Case("B.shape", "bedrock", converse({"role": "user", "content": []}), "$.messages[0].content", converse(turn("user"))),
+    Case("B.place", "bedrock",
+         {**converse(turn("user"), turn("assistant", tool_use()), turn("user", tool_result(content=[FILM])), **defined()), "modelId": NOVA},
+         "$.messages[2].content[0].toolResult.content[0].video", {**converse(turn("user", FILM)), "modelId": NOVA}),
     Case("B.shape", "bedrock", converse(turn("user", tool_use())), "$.messages[0].content[0]", converse(turn("user"))),
     Case("B.shape", "bedrock", converse(turn("user", {"text": "x", "image": {}})), "$.messages[0].content[0]",
          converse(turn("user", {"text": "x"}))),

@@ -28,7 +28,7 @@ from quire.send.text_protocol import Completion
 from quire.send.tools import tool as make_tool
 from quire.send.transport import server_window
 from quire.send.weights import chat_template
-from toolbox import Runner, carry_out, run
+from toolbox import Runner, carry_out, no_web_server, run
 
 pytestmark = pytest.mark.xdist_group("llama")
 
@@ -115,11 +115,18 @@ def test_a_server_that_runs_is_found_and_one_that_ended_is_not(
     noise: LocalServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("quire.send.local.cache_folder", lambda: tmp_path)
+    # No proxy of the environment leads to this machine.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setattr(urllib.request, "_opener", None)
     assert serving_url() == ""
     announce(noise.url)
     assert serving_url() == noise.url
+    assert noise.window == 4096
     announce("http://127.0.0.1:9")
     assert serving_url() == ""
+    with no_web_server() as address:
+        announce(address)
+        assert serving_url() == ""
     retract()
     assert serving_url() == ""
 

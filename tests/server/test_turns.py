@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from quire import values
 from quire.errors import ConflictError, QuireError
 from quire.log import own_fence
 from quire.log.sqlite import SqliteStore
+from quire.server import remote_store
 from quire.server.remote_store import HttpStore
 from quire.server.service import ServiceLimits
 from quire.testing import Cut, Emulator, Refuse, Slow, emulator
 from quire.values import Call, Text
-from toolbox import until
+from toolbox import QuietHandler, in_background, no_web_server, until
 
 MODEL = "anthropic:claude-opus-5-5"
 
@@ -251,6 +253,25 @@ def test_a_turn_cannot_be_held_at_a_service_that_does_not_answer(tmp_path: Path)
         store = HttpStore(str(client.base_url))
     with store, pytest.raises(QuireError, match="does not answer"), store.turn_lock("t"):
         pass
+
+
+class _Page(QuietHandler):
+    def do_POST(self) -> None:
+        self.received()
+        self.answer(b"<html>Not what you think.</html>", "text/html")
+
+
+def test_what_is_no_service_does_not_answer_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_store, "_WAITS_S", (0,))
+    page = in_background(HTTPServer(("127.0.0.1", 0), _Page))
+    for server in (page, no_web_server()):
+        with (
+            server as url,
+            HttpStore(url) as store,
+            pytest.raises(QuireError, match=f"^{url} does not answer") as error,
+        ):
+            store.threads()
+        assert error.value.hint == "Is `quire serve` running there?"
 
 
 def test_a_turn_that_cannot_be_held_for_want_of_readers_is_free(tmp_path: Path) -> None:

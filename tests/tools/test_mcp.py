@@ -26,7 +26,7 @@ pytestmark = [
 SERVER = '''
 import os, sys
 from mcp.server import MCPServer
-from mcp_types import ToolAnnotations
+from mcp_types import *
 
 server = MCPServer("demo")
 
@@ -39,6 +39,22 @@ def add(a: int, b: int) -> int:
 def long_text() -> str:
     """Say much."""
     return "\\n".join(f"line {n}" for n in range(5000))
+
+@server.tool(structured_output=False)
+def show() -> list:
+    """Give one of each block."""
+    resources = TextResourceContents(uri="a://b", text="all"), BlobResourceContents(uri="a://c", blob="aGk=")
+    return [
+        ImageContent(type="image", data="aGkh", mime_type="image/png"),
+        AudioContent(type="audio", data="aGkh", mime_type="audio/a"),
+        ResourceLink(type="resource_link", name="b", uri="a://b"),
+        *(EmbeddedResource(type="resource", resource=each) for each in resources),
+    ]
+
+@server.tool()
+def facts() -> CallToolResult:
+    """Give an object alone."""
+    return CallToolResult(content=[], structured_content={"a": 1})
 
 @server.tool()
 def end() -> str:
@@ -61,9 +77,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[McpServer]:
 @pytest.mark.filterwarnings("default")
 def test_a_servers_tools_are_called_over_stdio(server: McpServer) -> None:
     box = Toolbox(*server.tools)
-    assert [one.name for one in box] == ["demo_add", "demo_long_text", "demo_end"]
-    faults = [tool.fault({"a": 1, "b": b}) for b in (2, "two") for tool in box]
-    assert faults[::3] == ["", "$.b: 'two' is not of type 'integer'"]
+    assert [one.name for one in box] == ["demo_add", "demo_long_text", "demo_show", "demo_facts", "demo_end"]
+    faults = [tool.fault({"a": 1, "b": b}) for b in (2, "two") for tool in [*box][:1]]
+    assert faults == ["", "$.b: 'two' is not of type 'integer'"]
     add = box.definitions()[0]
     assert (add["description"], add["idempotent"]) == ("Add two numbers.", True)
     assert add["parameters"]["required"] == ["a", "b"]
@@ -71,6 +87,16 @@ def test_a_servers_tools_are_called_over_stdio(server: McpServer) -> None:
     assert run(box, {"a": "x"}, "demo_add")["error"] is True
     shown = run(box, {}, "demo_long_text")["content"]
     assert shown.split("\n")[-2:] == ["line 12", "[… 93 of 48,889 characters shown …]"]
+
+    blocks = [
+        "[image: image/png, 3 bytes]",
+        "[audio: audio/a, 3 bytes]",
+        "[resource: b, a://b]",
+        "all",
+        "[resource: a://c]",
+    ]
+    assert run(box, {}, "demo_show")["content"].split("\n\n") == blocks
+    assert run(box, {}, "demo_facts") == {"content": '{"a":1}'}
 
     async def together() -> list[str]:
         calls = [values.call(str(n), "demo_add", {"a": n, "b": n}) for n in range(5)]

@@ -231,6 +231,8 @@ def test_a_streamed_custom_call_is_read() -> None:
         ("openai-chat:m", {"sparkle": 1}),
         ("gemini:m", {"sparkle": 1}),
         ("bedrock:m", {"sparkle": {}}),
+        ("bedrock:m", {"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"sparkle": {}}}}),
+        ("cohere:m", {"type": "sparkle"}),
     ],
 )
 def test_unknown_events_are_passed_over_and_counted(target: str, event: Any) -> None:
@@ -273,6 +275,7 @@ FAILED = {"type": "response.failed", "response": {"error": {"code": "server_erro
         ("openai-chat:m", {"error": {"code": 400}}, False),
         ("gemini:m", {"error": {"code": 503, "status": "UNAVAILABLE", "message": "x"}}, True),
         ("bedrock:m", {"throttlingException": {"message": "slow"}}, True),
+        ("cohere:m", {"type": "message-end", "delta": {"error": "no"}}, False),
     ],
 )
 def test_an_error_event_says_whether_to_try_again(target: str, event: Any, again: bool) -> None:
@@ -460,16 +463,62 @@ def test_whatever_a_streamed_chat_message_holds_is_what_the_whole_one_holds(mess
     assert all(str(value).strip("[]") in str(reply) for value in message.values())
 
 
-def test_a_picture_of_converse_comes_in_pieces() -> None:
-    pieces = [
-        {"contentBlockStart": {"contentBlockIndex": 0, "start": {"image": {"format": "png"}}}},
-        {"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"image": {"source": {"bytes": "aGk="}}}}},
-        {"contentBlockStop": {"contentBlockIndex": 0}},
-    ]
-    reading = fed("bedrock:amazon.nova-lite-v1:0", pieces)
-    (entry,) = reading.partial().entries
-    assert entry.wire["block"] == {"image": {"format": "png", "source": {"bytes": "aGk="}}}
+CITED = [{"title": "a", "location": {"documentPage": {"documentIndex": 0, "start": 1, "end": 2}}}, {"title": "b"}]
+GIVEN = [{"text": "a"}, {"json": {"b": 1}}]
+# A block of Converse, what it begins with where it says so, and its pieces.
+CONVERSE_BLOCKS: list[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = [
+    (
+        {"image": {"format": "png", "source": {"bytes": "aGk="}}},
+        {"image": {"format": "png"}},
+        [{"image": {"source": {"bytes": "aGk="}}}],
+    ),
+    (
+        {"toolResult": {"toolUseId": "t", "status": "success", "content": GIVEN}},
+        {"toolResult": {"toolUseId": "t", "status": "success"}},
+        [{"toolResult": [one]} for one in GIVEN],
+    ),
+    (
+        {"citationsContent": {"content": [{"text": "It is blue."}], "citations": CITED}},
+        {},
+        [{"text": "It is "}, {"text": "blue."}, *({"citation": one} for one in CITED)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("block", "start", "pieces"), CONVERSE_BLOCKS, ids=["picture", "result", "citations"])
+def test_whatever_comes_in_pieces_of_converse_is_the_block_that_comes_whole(
+    block: dict[str, Any], start: dict[str, Any], pieces: list[dict[str, Any]]
+) -> None:
+    target = "bedrock:amazon.nova-lite-v1:0"
+    began = [{"contentBlockStart": {"contentBlockIndex": 0, "start": start}}] if start else []
+    deltas = [{"contentBlockDelta": {"contentBlockIndex": 0, "delta": piece}} for piece in pieces]
+    ends = [{"contentBlockStop": {"contentBlockIndex": 0}}, {"messageStop": {"stopReason": "end_turn"}}]
+    reading = fed(target, [*began, *deltas, *ends])
+    message = {"role": "assistant", "content": [block]}
+    assert reading.reply() == parse_reply(target, {"output": {"message": message}, "stopReason": "end_turn"})
+    assert reading.reply().entries[0].wire["block"] == block
     assert reading.partial().unknown == 0
+
+
+def test_citations_of_claude_come_one_by_one() -> None:
+    cited = [{"type": "page_location", "cited_text": "x", "start_page_number": n} for n in (1, 2)]
+    deltas = [{"type": "citations_delta", "citation": one} for one in cited]
+    deltas.insert(1, {"type": "text_delta", "text": "It is blue."})
+    content = {"type": "text", "text": "", "citations": []}
+    events = [
+        {"type": "message_start", "message": {"id": "m", "content": [], "usage": {}}},
+        {"type": "content_block_start", "index": 0, "content_block": content},
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": 0},
+    ]
+    block = {"type": "text", "text": "It is blue.", "citations": cited}
+    assert fed("anthropic:m", events).partial().entries == parse_reply("anthropic:m", {"content": [block]}).entries
+
+
+def test_of_several_answers_of_a_chat_stream_the_first_is_read() -> None:
+    choices = [{"index": index, "delta": {"content": text}} for index, text in enumerate("ab")]
+    reader = fed("openai-chat:m", [{"choices": choices}, {"choices": [{**choices[1], "finish_reason": "stop"}]}])
+    assert (reader.feed("[DONE]")[0].text, reader.reply().stop) == ("a", "stop")
 
 
 UNENDED: dict[str, list[dict[str, Any]]] = {

@@ -115,12 +115,6 @@ class Notes(Protocol):
     def attach(self, name: str) -> list[Item]:
         """The items of a note, by full path or unique name; raises NotFound or CallError."""
 
-    def tagged(self, tag: str) -> list[Item]:
-        """The notes with a tag."""
-
-    def within(self, folder: str) -> list[Item]:
-        """The notes in a folder."""
-
 
 # Attachments by reference: the file holds only the hash of a content that can be read elsewhere, or earlier in the file.
 

@@ -205,7 +205,8 @@ def export(thread: str, no_ids: bool, after: int, from_damaged: bool, db: Place 
         if isinstance(place, str):
             raise CallError("only a file can be salvaged", hint="Restore the server's database from a backup.")
         for entry in salvage(place, thread):
-            print_text(encode(entry, not no_ids) + "\n")
+            if entry.seq > after:
+                print_text(encode(entry, not no_ids) + "\n")
         return
     with open_db(db, create=False) as store:
         for entries in pages(store, thread, after):

@@ -186,8 +186,6 @@ def main() -> None:
     except (BrokenPipeError, ReaderGone):
         _give_up_output()
         sys.exit(0)
-    except click.exceptions.Exit as exit_:
-        sys.exit(exit_.exit_code)
     except click.exceptions.NoArgsIsHelpError as help_:
         help_.show()
         sys.exit(help_.exit_code)

@@ -181,15 +181,13 @@ def serve_promptly() -> None:
 
 def checked_base_url(to: str, port: int = 0) -> str:
     """A base URL as it was given, if it is one and leads elsewhere than to this `port`."""
-    from quire.send.transport import without_password
+    from quire.send.transport import is_base_url, without_password
 
     to = to.strip()
-    with contextlib.suppress(ValueError):  # an address or a port that is none
-        url = urllib.parse.urlsplit(to)
+    if is_base_url(to) and not ((url := urllib.parse.urlsplit(to)).query or url.fragment):
         if port and url.port == port and is_loopback(url.hostname or ""):
             raise CallError(f"{to} is where this proxy listens itself", hint="--to names the provider's address.")
-        if url.scheme in ("http", "https") and url.hostname and not url.query and not url.fragment:
-            return to
+        return to
     raise CallError(f"{without_password(to)!r} is no base URL", hint="Write --to https://api.anthropic.com")
 
 

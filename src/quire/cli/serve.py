@@ -242,6 +242,7 @@ def open_(thread: str | None, port: int, no_browser: bool, db: Place | None) -> 
 
 def _find_service(port: int, place: Place) -> str:
     """The address of a service on this port that has the same threads; empty where there is none."""
+    import http.client
     import urllib.request  # for one command of many, and slow to load
 
     url = f"http://127.0.0.1:{port}"
@@ -253,7 +254,7 @@ def _find_service(port: int, place: Place) -> str:
             return url if threads == {(thread.name, thread.id) for thread in store.threads()} else ""
     except urllib.request.HTTPError as refused:  # which database it has only a key would tell
         return url if refused.code == 401 and _keys(place).list() else ""
-    except (OSError, ValueError, KeyError, TypeError, NotFound):
+    except (OSError, ValueError, KeyError, TypeError, NotFound, http.client.HTTPException):
         return ""
 
 

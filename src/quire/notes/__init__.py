@@ -121,7 +121,6 @@ class Passage(msgspec.Struct, frozen=True):
     heading: str
     text: str
     score: float
-    mtime_ms: int = 0
 
     @property
     def title(self) -> str:
@@ -278,8 +277,7 @@ class NoteIndex(Closing):
         if row is None:
             return None
         path, line, heading, text = row
-        note = self.vault.notes.get(path)
-        return Passage(path, line, heading, text, score, note.mtime_ms if note else 0)
+        return Passage(path, line, heading, text, score)
 
     def _load(self) -> Any:
         """The searchable collection, read from the file at its first use."""

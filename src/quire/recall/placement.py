@@ -225,8 +225,6 @@ def find_handle(store: Store, thread: str, handle: str) -> Entry:
 
 def shown_ahead(assembly: Assembly) -> frozenset[int]:
     """The seqs of entries that the next request shows whole."""
-    if not assembly.entries:
-        return frozenset()
     ahead = assembly.ahead()
     return in_prompt(ahead.epoch.prompt(), ahead.left_out, ahead.entries)
 
@@ -336,8 +334,7 @@ class ThreadRecall:
         """Older entries for a user's message, as meta of its entry; only what the prompt does not show already."""
         if not assembly.entries:
             return {}
-        in_request = shown_ahead(assembly)
-        entries = assembly.entries
+        in_request, entries = shown_ahead(assembly), assembly.entries
         query = Query(text, _text_before(assembly))
         hits = self.search(query, k, lambda: assembly, kinds=PLACED, exclude=in_request)
         if not relevant(hits):

@@ -34,6 +34,7 @@ from quire.send.transport import (
     Transport,
     close,
     endpoint_for,
+    is_base_url,
     refusal,
     timed_out,
     too_deep,
@@ -511,7 +512,7 @@ def _check(name: str, call: ModelCall, url: str, endpoint: Endpoint, base_url: s
         raise ProviderError(f"no API key for {name}", hint=f"Set {keys}, or give --base-url for a server of your own.")
     if not url and call.path is not None:
         raise CallError(f"{name} has no fixed address", hint="Give base_url (--base-url).")
-    if url and not url.lower().startswith(("http://", "https://")):
+    if url and not is_base_url(url):
         raise CallError(f"{without_password(url)!r} is no base URL", hint="Write http://127.0.0.1:8000 or https://….")
 
 

@@ -29,6 +29,8 @@ from quire.values import Json, JsonObject, value_at
 
 _INSTALL = "pip install 'quire[local]', then quire local install smollm2"
 _START_TIMEOUT_S = 120.0
+# The engine is on this machine, where no proxy of the environment leads.
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def weights() -> Path:
@@ -118,7 +120,7 @@ class LocalServer:
     @property
     def window(self) -> int:
         """The real window of a slot in tokens, which is at most what the model was trained for."""
-        with urllib.request.urlopen(f"{self.url}/props", timeout=_START_TIMEOUT_S) as reply:
+        with _direct.open(f"{self.url}/props", timeout=_START_TIMEOUT_S) as reply:
             return int(json.load(reply)["default_generation_settings"]["n_ctx"])
 
     def log(self) -> str:
@@ -133,7 +135,7 @@ class LocalServer:
         data = json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=_START_TIMEOUT_S) as reply:
+            with _direct.open(request, timeout=_START_TIMEOUT_S) as reply:
                 return json.load(reply)
         except urllib.error.HTTPError as error:
             with error:
@@ -209,9 +211,9 @@ def serving_url() -> str:
     """The address of a running server of `quire local serve`, else ""."""
     try:
         url = str(_serving()["url"])
-        with urllib.request.urlopen(f"{url}/health", timeout=2) as reply:
+        with _direct.open(f"{url}/health", timeout=2) as reply:
             return url if reply.status == 200 else ""
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, http.client.HTTPException):
         return ""
 
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -138,6 +139,15 @@ def named_window(error: ProviderError) -> tuple[int, int] | None:
         return None
     window, *others = (int(number.replace(",", "")) for number in (match[1], *_NUMBER.findall(str(error))))
     return window, max([window, *(other for other in others if other < 100 * window)])
+
+
+def is_base_url(url: str) -> bool:
+    """Whether a server can be asked at an address: http or https, a host, and a port that is one."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def without_password(url: str) -> str:

@@ -30,6 +30,7 @@ from quire.log.entries import check_entry
 from quire.log.store import ClosingStore, Index, RecordRow, RecordTable, Store, check_name, check_page, look_for_change
 from quire.records.record import decode
 from quire.records.store import number_record
+from quire.send.transport import is_base_url
 from quire.server import EVENTS, HttpRefusal, RouteCall, TurnNumber, arguments_type, route
 from quire.server.follow import ALIVE, named_bytes
 from quire.values import Entry, Json, JsonObject, canonical, sha256_hex
@@ -260,7 +261,7 @@ class HttpStore(ClosingStore, _Part, log.store.Forking):
         super().__init__()
         with needs_extra("the client is not installed", "send"):
             import httpx
-        if not url.startswith(("http://", "https://")):
+        if not is_base_url(url):
             raise CallError(f"{url!r} is no address of a service", hint="Write http://127.0.0.1:8765")
         self.url = url.rstrip("/")
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -340,7 +341,10 @@ class HttpStore(ClosingStore, _Part, log.store.Forking):
             time.sleep(wait_s)
         if reply.status_code >= 400:
             raise error_of(reply)
-        return msgspec.json.decode(reply.content) if reply.content else None
+        try:
+            return msgspec.json.decode(reply.content) if reply.content else None
+        except msgspec.DecodeError as error:
+            raise self._no_answer(error) from error
 
     @property
     def _open_client(self) -> httpx.Client:
