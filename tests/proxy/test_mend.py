@@ -236,17 +236,23 @@ def test_a_long_head_with_a_clock_in_it_is_mended_in_a_time_that_grows_with_it()
     assert_in_proportion(mended, 900)
 
 
-@pytest.mark.parametrize("most", [200, 8], ids=["known by one message", "more than are known by one message"])
-def test_conversations_that_say_the_same_are_told_apart(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("most", "answer", "unmended"),
+    [(200, "Number {} did.", 1), (200, "Done.", 1), (8, "Number {} did.", 2), (8, "Done.", 4)],
+    ids=["known by one message", "known by the folder", "more than are known by one message", "known by nothing"],
+)
+def test_conversations_that_say_the_same_are_told_apart(
+    most: int, answer: str, unmended: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Agents of one program, each in its folder: what one was told never reaches another."""
     monkeypatch.setattr(mend, "_MOST_HOLDERS", most)
     mender = Mender()
     for turn in (1, 2, 3, 4):
         for agent in range(10, 30)[:: 1 if turn == 1 else -1]:
-            said = ["Mend the tests.", *[f"Number {agent} did.", "continue"] * (turn - 1)]
+            said = ["Mend the tests.", *[answer.format(agent), "continue"] * (turn - 1)]
             given = body(*said, system=f"cwd: /home/me/project{agent}\nIt is 10:{turn}0.\n{RULES}")
             made = mender.mend(given, ABOUT)
-            assert made.rules == (("volatile",) if turn > (1 if most > 20 else 2) else ())
+            assert made.rules == (("volatile",) if turn > unmended else ())
             assert {f"project{agent}"} == set(re.findall(r"project\d+", json.dumps(made.body or given)))
 
 

@@ -92,6 +92,8 @@ class _Conversation(msgspec.Struct, frozen=True):
     identity: tuple[str, str, str]
     head: Counter[str]
     length: int
+    # How many messages there are, and how many that differ.
+    count: int
     messages: int
 
     def common_head(self, newer: _Conversation) -> int:
@@ -124,14 +126,20 @@ class _Conversations:
         """The number of the conversation that a request goes on with, else of a new one; `messages` are hashes."""
         digests = set(messages)
         head = _head_parts(call, wire)
-        newer = _Conversation((call.session, call.provider, call.model), head, _length(head), len(digests))
+        newer = _Conversation(
+            (call.session, call.provider, call.model), head, _length(head), len(messages), len(digests)
+        )
         votes = Counter(key for digest in digests for key in self._holders_of(digest, newer))
         candidates = {key: self._heads[key] for key in votes if key in self._heads}
         same_start = set(self._holders.get(messages[0], ()))
         if len(same_start) >= _MOST_HOLDERS:
-            # Of the many that begin with it, only one whose every message is here goes on.
+            # Of the many that begin with it, only one whose every message is here goes on: with something new, or the same head.
             common = sum(len(self._holders.get(digest, ())) >= _MOST_HOLDERS for digest in digests)
-            candidates = {key: old for key, old in candidates.items() if votes[key] + common >= old.messages}
+            candidates = {
+                key: old
+                for key, old in candidates.items()
+                if votes[key] + common >= old.messages and (newer.count > old.count or old.head == head)
+            }
             same_start = set(candidates)
         answered = any(map(_is_reply, call.body[wire.layout.field]))
 
@@ -139,18 +147,32 @@ class _Conversations:
             # Messages of a conversation that this request lacks count against it.
             return 2 * votes[key] - candidates[key].messages
 
-        key = 0
+        def goes_on(key: int) -> bool:
+            return candidates[key].goes_on(newer, votes[key], key in same_start, answered)
+
+        def nearness(key: int) -> int:
+            return candidates[key].common_head(newer)
+
+        key, ranked = 0, sorted(candidates, key=score, reverse=True)
         # Heads are long, and the first is nearly always the one: the others are not looked at.
-        for _, alike in itertools.groupby(sorted(candidates, key=score, reverse=True), key=score):
-            going_on = [key for key in alike if candidates[key].goes_on(newer, votes[key], key in same_start, answered)]
-            if going_on:
-                key = max(going_on, key=lambda key: (candidates[key].common_head(newer), key))
+        for _, alike in itertools.groupby(ranked, key=score):
+            if going_on := list(filter(goes_on, alike)):
+                key = max(going_on, key=lambda key: (nearness(key), key))
                 break
+        if (
+            key
+            and newer.count <= candidates[key].count
+            and votes[key] == newer.messages
+            and candidates[key].head != head
+        ):
+            # All of it was said there before, under another head: by now another agent of that program may say the same.
+            behind = (other for other in ranked if votes[other] == candidates[other].messages and goes_on(other))
+            key = max((key, *behind), key=nearness)
         if not key:
             self._count += 1
             key = self._count
         first = candidates.get(key, newer)
-        self._heads[key] = msgspec.structs.replace(first, messages=newer.messages)
+        self._heads[key] = msgspec.structs.replace(first, count=newer.count, messages=newer.messages)
         for digest in messages:
             holders = self._holders.get(digest, [])
             self._holders[digest] = holders if key in holders else [*holders[1 - _MOST_HOLDERS :], key]
