@@ -159,18 +159,18 @@ class _Conversations:
             if going_on := list(filter(goes_on, alike)):
                 key = max(going_on, key=lambda key: (nearness(key), key))
                 break
-        if (
-            key
-            and newer.count <= candidates[key].count
-            and votes[key] == newer.messages
-            and candidates[key].head != head
-        ):
-            # All of it was said there before, under another head: by now another agent of that program may say the same.
-            behind = (other for other in ranked if votes[other] == candidates[other].messages and goes_on(other))
-            key = max((key, *behind), key=nearness)
+        if key and (newer.count <= candidates[key].count or votes[key] < candidates[key].messages):
+            # It says nothing new there, or not all that was said: it may be another agent's that has said the same so far.
+            others = (
+                other
+                for other in ranked
+                if votes[other] >= min(votes[key], candidates[other].messages) and goes_on(other)
+            )
+            key = max((key, *others), key=nearness)
         if not key:
             self._count += 1
             key = self._count
+        # Its first head: clocks of agents that work at the same time say the same.
         first = candidates.get(key, newer)
         self._heads[key] = msgspec.structs.replace(first, count=newer.count, messages=newer.messages)
         for digest in messages:
