@@ -326,9 +326,10 @@ def test_what_is_again_as_it_was_first_is_told_again() -> None:
     sent = mended(on(branch, turn) for turn, branch in enumerate(states, 1))
     told = [in_order(given, r"branch: (\w+)") for given in sent]
     assert told == [["main"], ["main", "mend"], ["main", "mend", "main"], ["main", "mend", "main"]]
-    fetched = [in_front(claude(turn), page) for turn, page in enumerate((1, 2, 1), 1)]
-    pages = [in_order(given, r"for this: (\d)")[::60] for given in mended(fetched)]
-    assert pages == [["1"], ["1", "2"], ["1", "2", "1"]]
+    for turns in ((1, 2, 3), (1, 2, 2)):  # the same request, sent again, too
+        fetched = [in_front(claude(turn), page) for turn, page in zip(turns, (1, 2, 1), strict=True)]
+        pages = [in_order(given, r"for this: (\d)")[::60] for given in mended(fetched)]
+        assert pages == [["1"], ["1", "2"], ["1", "2", "1"]]
 
 
 @pytest.mark.parametrize("rules", [["volatile"], ["retrieved"], ["volatile", "retrieved"]])
@@ -354,6 +355,54 @@ def test_what_was_told_behind_a_request_that_is_sent_again_stays_told() -> None:
     assert in_order(last, r"branch: (\w+)") == ["main", "mend"]
     assert json.dumps(last["messages"]).count('"fetch"') == 1
     assert "fetch" not in json.dumps(gone)  # a tool that was taken away is not offered by what was told of it
+    other = {"tools": [*with_fetch["tools"][:-1], {**tool("fetch"), "description": "Another."}]}
+    *_, last = mended([on("main", 1), {**on("main", 2), **with_fetch}, {**on("main", 3), **other}])
+    assert (last["tools"], "To fetch" in json.dumps(last)) == (other["tools"], False)
+
+
+def test_in_random_lives_nothing_is_lost_or_old_or_another_agents() -> None:
+    """Agents beside each other whose folder, pages, tools and effort change, who go back and who ask the same again."""
+    dice = random.Random(7)
+
+    def changed(state: Body) -> Body:
+        what = dice.choice(["folder", "page", "tools", "effort", "said", "said", "said", "back", "again"])
+        more = [dice.choice(["Done.", f"Did {dice.random()}."]), dice.choice(["yes", f"Ask {dice.random()}."])]
+        start = 2 * dice.randrange(len(state["said"]) // 2 + 1) + 1 if what == "back" else len(state["said"])
+        said = {"said": state["said"] if what == "again" else [*state["said"][:start], *more]}
+        tools = {**state["tools"], dice.choice(["read", "edit", "fetch"]): dice.randrange(2)}
+        values = {
+            "folder": dice.randrange(4),
+            "page": dice.randrange(4),
+            "tools": tools,
+            "effort": dice.choice("low high".split()),
+        }
+        return {**state, **said, **({what: values[what]} if what in values else {})}
+
+    for _ in range(60):
+        mender, wire = Mender(dice.sample(list(MENDING), dice.randrange(3, 8))), dice.choice(["marked", "plain"])
+        new = {"folder": 1, "page": 1, "tools": {"read": 1}, "effort": "high"}
+        states = {agent: {**new, "said": [f"Agent {agent} begins."]} for agent in range(1, dice.randrange(2, 5))}
+        for agent in [*states, *dice.choices(list(states), k=14)]:
+            state = states[agent]
+            given = body(*state["said"], system=f"cwd: /project{agent}{state['folder']}\n{RULES}")
+            given = in_front(given, int(f"{agent}{state['page']}"))
+            offered = [{**tool(name), "description": f"{now}"} for name, now in state["tools"].items()]
+            given |= {"tools": dice.sample(offered, len(offered)), "output_config": {"effort": state["effort"]}}
+            made = mender.mend(unmarked_body(given, "messages") if wire == "plain" else given, ABOUT)
+            assert not made.refused
+            sent = made.body or given
+            for pattern in (r"project(\d)(\d)", r"for this: (\d)(\d)"):
+                found, own = (in_order(each, pattern) for each in (sent, given))
+                assert (found[-1], {who for who, _ in found}) == (own[-1], {str(agent)})
+            texts = in_order(sent, r'"(?:text|content)": "(Agent|Did|Ask|Done|yes)')
+            assert texts == [text.split()[0].strip(".") for text in state["said"]]
+            defined = in_order(
+                {"system": sent["tools"], "messages": sent["messages"]}, r'"name": "(\w+)", "description": "(\d)"'
+            )
+            assert dict(defined) == {name: f"{now}" for name, now in state["tools"].items()}
+            efforts = in_order({"system": sent["output_config"], "messages": sent["messages"]}, r'"effort": "(\w+)"')
+            assert efforts[-1] == state["effort"]
+            states[agent] = changed(state)
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["as they come", "keys in another order"])

@@ -5,7 +5,6 @@ Where no rule fires, or a mended request would be refused, the application's own
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 import json
@@ -29,7 +28,6 @@ from quire.fitting import Fitter, unmarked_body
 from quire.log.sqlite import SqliteStore
 from quire.providers import render
 from quire.providers.models import model_info
-from quire.providers.prefix import Path as JsonPath
 from quire.providers.prefix import bare, write_value
 from quire.providers.rules import GrowingCheck, errors
 from quire.providers.rules.check import make_check
@@ -44,13 +42,10 @@ from quire.server.mend_rules import (
     HeadChanges,
     HeadState,
     SentMessages,
-    Tail,
     head_texts,
-    joined_tails,
     needed_betas,
     offered_tools,
     plain_digest,
-    tail_text,
 )
 from quire.tokens import count as count_tokens
 from quire.values import Entry, Json, JsonObject, Message, Prompt, Reply, Text, Usage, as_objects
@@ -189,7 +184,12 @@ class _Conversations:
 def _head_parts(call: SentCall, wire: Wire) -> Counter[str]:
     """What stands in front of the messages: names of tools and the sentences of the system prompt."""
     texts = (part for _, text in head_texts(call.body, wire) for part in re.split(r"[.\n]", text))
-    return Counter([*(f"tool {name}" for name in _tool_names(call.body)), *filter(None, map(str.strip, texts))])
+    return Counter(
+        [
+            *(f"tool {name}" for name in map(tool_name, as_objects(call.body.get("tools")))),
+            *filter(None, map(str.strip, texts)),
+        ]
+    )
 
 
 def _length(parts: Counter[str]) -> int:
@@ -251,7 +251,7 @@ class Mender:
 
     def _mend(self, call: SentCall, key: int, about: JsonObject, sent: SentMessages) -> Mended:
         before = self._states.get(key)
-        draft, fired = _apply(self._rules, call, before, sent)
+        draft, fired = _try_rules(self._rules, call, before, sent)
         if fired and (refused := self._refused_rules(call, draft, fired, before, about)):
             # It is not sent as mended: the next request is compared with what was sent before.
             return Mended(refused=refused)
@@ -288,55 +288,29 @@ class Mender:
                     self.mend(body, {"held_out": False, **value})
 
 
-# Rules that repair how something is written, and not where it stands.
-_ORDERS = ("key-order", "tool-order", "marks")
 _Tried: TypeAlias = tuple[BodyDraft, list[str]]
 
 
-def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None, sent: SentMessages) -> _Tried:
+def _try_rules(rules: Sequence[str], call: SentCall, before: HeadState | None, sent: SentMessages) -> _Tried:
     """The request after some rules, and those that changed it.
 
-    Where the head is another for all that, or a tool that was told of is gone, what is behind is read anew, and what was
-    told since stands in the head or is no longer so: the application's own goes on, and is what later ones are compared with.
-    So it does where the message behind which that was told is not in this request.
+    Where they cannot say all that the application says now, its own head goes on, in the order first sent, and is the first
+    from then on. What was told of the head before stands in it or is no longer so.
     """
-    draft, fired = _try_rules(rules, call, before, sent)
-    if before is not None and (
-        _head(draft.state.newest, draft.wire) != _head(before.first, draft.wire)
-        or not set(draft.changes.late_tools) <= set(_tool_names(call.body))
-        or not draft.holds_changes
-    ):
-        anew = HeadState(before.first, before.newest, tools=before.tools)
-        draft, fired = _try_rules([name for name in rules if name in _ORDERS], call, anew, sent)
-        draft.state.first = draft.state.newest
-    return draft, fired
-
-
-def _head(body: JsonObject, wire: Wire) -> tuple[dict[JsonPath, str], list[bytes]]:
-    """What a request begins with, without its marks: the texts of its system prompt, and its tools."""
-    return dict(head_texts(body, wire)), [write_value(bare(tool)) for tool in as_objects(body.get("tools"))]
-
-
-def _try_rules(rules: Sequence[str], call: SentCall, before: HeadState | None, sent: SentMessages) -> _Tried:
-    body = call.body
-    state = copy.copy(before or HeadState(body, body, tools=_tool_names(body)))
-    draft = BodyDraft(body, state, wire_of(call.provider, body), sent, rules)
-    draft.changes, told_behind = _changes_before(draft)
+    wire = wire_of(call.provider, call.body)
+    draft = BodyDraft(call.body, wire, sent, before, rules)
     fired = [name for name in rules if before is not None and name != "marks" and RULES[name](draft)]
-    # Texts that were put behind earlier messages are put there again, then the new ones behind the last.
-    state.newest = draft.body
-    draft.holds_changes = not told_behind or told_behind in _ends(map(draft.digest, draft.messages))
-    if _with_tails(draft) and not fired:
-        # A tail that has not changed is not reported as a rule: the rule that wrote it is.
+    if before is not None and not draft.means_the_same():
+        draft = BodyDraft(call.body, wire, sent, HeadState(before.newest, tools=draft.state.tools))
+        fired = [name for name in rules if name in ("tool-order", "key-order") and RULES[name](draft)]
+    draft.state.newest = draft.body
+    if draft.put_additions() and not fired:
+        # An addition that has not changed is not reported as a rule: the rule that wrote it is.
         fired = list(change_rules(draft.changes))
     if "marks" in rules and RULES["marks"](draft):
         fired.append("marks")
     draft.betas = needed_betas(draft.messages)
     return draft, fired
-
-
-def _tool_names(body: JsonObject) -> tuple[str, ...]:
-    return tuple(map(tool_name, as_objects(body.get("tools"))))
 
 
 def change_rules(changes: HeadChanges) -> Iterator[str]:
@@ -349,59 +323,6 @@ def change_rules(changes: HeadChanges) -> Iterator[str]:
         yield "late-tools"
     if changes.effort:
         yield "late-effort"
-
-
-def _changes_before(draft: BodyDraft) -> tuple[HeadChanges, str]:
-    """What was told behind this request's messages (other branches were told other things), and the last of these ends."""
-    state, field = draft.state, draft.wire.layout.field
-    if not state.tails:
-        return HeadChanges(), ""
-    now, first = (list(map(draft.digest, rows)) for rows in (draft.messages, state.newest[field][:2]))
-    # What changes in front of the history was sent as it was first: messages of the system, retrieved context.
-    fronts = itertools.product(*({now[at], first[at]} for at in range(min(len(now), len(first)))))
-    for front in sorted(fronts, key=lambda front: front != tuple(now[: len(front)])):
-        if ends := [end for end in _ends([*front, *now[len(front) :]]) if end in state.tails]:
-            return copy.copy(state.tails[ends[-1]].changes), ends[-1]
-    return HeadChanges(), ""
-
-
-def _ends(messages: Iterable[bytes]) -> Iterator[str]:
-    """For each message a hash of all up to it."""
-    running = hashlib.sha256()
-    for message in messages:
-        running.update(message)
-        yield running.hexdigest()
-
-
-def _with_tails(draft: BodyDraft) -> bool:
-    """Put earlier additions behind the messages they followed, and new ones behind the last message."""
-    if not (draft.state.tails or draft.tail.texts or draft.tail.messages):
-        return False
-    messages = draft.messages
-    ends = list(_ends(map(draft.digest, messages)))
-    if messages and (draft.tail.texts or draft.tail.messages):
-        # The same messages may have been sent before, and something told behind them.
-        tail = joined_tails(draft.state.tails.get(ends[-1], Tail()), draft.tail)
-        tail.changes = draft.changes
-        draft.state.tails = {**draft.state.tails, ends[-1]: tail}
-    tails = [draft.state.tails.get(end) for end in ends]
-    out = [
-        [message] if tail is None or not isinstance(message, dict) else _with_tail(message, tail, draft)
-        for message, tail in zip(messages, tails, strict=True)
-    ]
-    if any(tails):
-        draft.body = {**draft.body, draft.wire.layout.field: [message for row in out for message in row]}
-    return any(tails)
-
-
-def _with_tail(message: JsonObject, tail: Tail, draft: BodyDraft) -> list[Json]:
-    following: list[Json] = []
-    for text in tail.texts:
-        joined = tail_text(message, text, draft.wire.name, draft.info)
-        if joined is not None:
-            message, more = joined
-            following += more
-    return [message, *following, *tail.messages]
 
 
 def _broken_rules(
@@ -617,7 +538,7 @@ class Budget:
             before.digest = b""
             given, fitted = before.fit(body, offering)
             if fitted is not given:
-                draft = BodyDraft(unmarked_body(fitted, wire.layout.field), HeadState(given, given), wire, before.sent)
+                draft = BodyDraft(unmarked_body(fitted, wire.layout.field), wire, before.sent)
                 fitted = draft.body if RULES["marks"](draft) else fitted
                 broken = _broken_rules(fitted, call, headers, draft)
                 if broken and (new := broken - _broken_rules(body, call, headers)):
