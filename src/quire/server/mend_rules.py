@@ -19,9 +19,10 @@ from typing import NamedTuple
 import msgspec
 
 from quire.audit.first_difference import ID, TIME, tool_name
+from quire.fitting import unmarked
 from quire.providers.cache_marks import Marker
 from quire.providers.models import ModelInfo, data
-from quire.providers.prefix import MARKS, Path, bare, changed_body, same_start, unmarked_in, write_value
+from quire.providers.prefix import MARKS, Path, bare, changed_body, same_start, write_value
 from quire.providers.rules import GrowingCheck
 from quire.providers.wires import Wire
 from quire.values import Json, JsonObject, as_objects, cached_property, value_at
@@ -63,16 +64,13 @@ class Addition(msgspec.Struct):
     messages: list[JsonObject] = []
     changes: HeadChanges = msgspec.field(default_factory=HeadChanges)
 
-    def behind(self, old: Addition) -> Addition:
-        """Both, where something was told behind the same message before; of two system messages there Anthropic takes one."""
-        messages = list(old.messages)
-        for message in self.messages:
-            if messages and messages[-1].get("role") == message.get("role") == "system":
-                content = [*messages[-1]["content"], *message["content"]]
-                messages[-1] = {**messages[-1], **message, "content": content}
-            else:
-                messages.append(message)
-        return Addition([*old.texts, *self.texts], messages, self.changes)
+    def add(self, message: JsonObject) -> None:
+        """One message more; of two system messages in a row Anthropic takes one."""
+        last = self.messages[-1] if self.messages else {}
+        if last.get("role") == message.get("role") == "system":
+            self.messages[-1] = {**last, **message, "content": [*last["content"], *message["content"]]}
+        else:
+            self.messages.append(message)
 
 
 class SentMessages:
@@ -118,10 +116,11 @@ class BodyDraft:
         self.given = self.body = given
         self.wire, self.sent, self.rules, self.info = wire, sent, rules, sent.marker.info
         self.state = copy.copy(before or HeadState(given))
-        # What the model knows by the newest message, and what it is told there.
-        earlier = [end for end in self.ends if end in self.state.additions] if self.state.additions else []
-        self.changes = copy.copy(self.state.additions[earlier[-1]].changes) if earlier else HeadChanges()
-        self.addition = Addition()
+        # What the model knows by the newest message, and what it is told there: the same may have been sent before.
+        standing = [*map(self.state.additions.get, self.ends)] if self.state.additions else [None]
+        known = next((addition.changes for addition in reversed(standing) if addition is not None), HeadChanges())
+        addition = standing[-1] or Addition()
+        self.changes, self.addition = copy.copy(known), Addition([*addition.texts], [*addition.messages])
         # Texts of the head that are again as first sent; the headers it needs; the digests of messages that were marked.
         self.restored, self.betas, self.lines = set[Path](), list[str](), list[bytes]()
 
@@ -180,9 +179,7 @@ class BodyDraft:
             for body in (self.state.newest, self.body)
         ]
         offered = {**_definitions(self.body), **self.changes.late_tools} if self.changes.late_tools else {}
-        fronts = {
-            path: _joined_texts(reduce(getitem, path, self.given)) for path in self.changes.texts if path not in first
-        }
+        fronts = {path: _joined_texts(_value(self.given, path)) for path in self.changes.texts if path not in first}
         return (
             first.keys() == now.keys()
             and all(text == first[path] or path in self.restored for path, text in now.items())
@@ -197,10 +194,8 @@ class BodyDraft:
         """Put earlier additions behind the messages that they followed, and the new one behind the last."""
         if self.addition.texts or self.addition.messages:
             self.addition.changes = self.changes
-            # The same messages may have been sent before, and something told behind them.
-            addition = self.addition.behind(self.state.additions.get(self.ends[-1], Addition()))
-            self.state.additions = {**self.state.additions, self.ends[-1]: addition}
-        if not self.state.additions or self.state.additions.keys().isdisjoint(self.ends):
+            self.state.additions = {**self.state.additions, self.ends[-1]: self.addition}
+        if self.state.additions.keys().isdisjoint(self.ends if self.state.additions else ()):
             return False
         out = list[Json]()
         for message, end in zip(self.messages, self.ends, strict=True):
@@ -322,9 +317,10 @@ def late_tools(draft: BodyDraft) -> bool:
         return False
     if untold and draft.wire.name == "anthropic":
         inline = [{"type": "tool_definition", "definition": bare(tool)} for tool in untold]
-        _system_message(draft, {"content": [{"type": "tool_addition", "tool": definition} for definition in inline]})
+        content = [{"type": "tool_addition", "tool": definition} for definition in inline]
+        draft.addition.add({"role": "system", "content": content})
     elif untold:
-        draft.addition.messages.append({"type": "additional_tools", "role": "developer", "tools": untold})
+        draft.addition.add({"type": "additional_tools", "role": "developer", "tools": untold})
     draft.changes.late_tools = {**draft.changes.late_tools, **{name: offered[name] for name in map(tool_name, untold)}}
     draft.body = {**draft.body, "tools": first}
     return True
@@ -333,15 +329,6 @@ def late_tools(draft: BodyDraft) -> bool:
 def _definitions(body: JsonObject) -> dict[str, bytes]:
     """The tools that a request lists, by name, whatever their marks and the order of their keys."""
     return {tool_name(tool): write_value(bare(tool), "sorted") for tool in as_objects(body.get("tools"))}
-
-
-def _system_message(draft: BodyDraft, says: JsonObject) -> None:
-    """One system message holds all that came between two turns."""
-    last = draft.addition.messages[-1] if draft.addition.messages else None
-    if last is not None and last.get("role") == "system":
-        draft.addition.messages[-1] = {**last, **says}
-    else:
-        draft.addition.messages.append({"role": "system", "content": [], **says})
 
 
 # How hard to think: the request's own setting stays, a change is an appended item.
@@ -364,9 +351,9 @@ def late_effort(draft: BodyDraft) -> bool:
         if not draft.takes_text:
             return False
         if holder == "reasoning":
-            draft.addition.messages.append({"type": "configuration_update", "reasoning": {"effort": now}})
+            draft.addition.add({"type": "configuration_update", "reasoning": {"effort": now}})
         else:
-            _system_message(draft, {"output_config": {"effort": now}})
+            draft.addition.add({"role": "system", "content": [], "output_config": {"effort": now}})
     draft.changes.effort = now
     draft.body = {**draft.body, holder: {**draft.body[holder], "effort": first}}
     return True
@@ -392,7 +379,11 @@ def head_texts(body: JsonObject, wire: Wire) -> Iterator[tuple[Path, str]]:
     for unit in chain(wire.layout.head(body), takewhile(lambda unit: unit.section == "system", leading)):
         if unit.section == "system":
             path = unit.path or tuple(name for name in _SYSTEM_FIELDS if name in body)[:1]
-            yield from _texts_below(reduce(getitem, path, body) if path else None, path)  # type: ignore[arg-type]
+            yield from _texts_below(_value(body, path) if path else None, path)
+
+
+def _value(body: JsonObject, path: Path) -> Json:
+    return reduce(getitem, path, body)  # type: ignore[arg-type]
 
 
 def _texts_below(value: Json, path: Path) -> Iterator[tuple[Path, str]]:
@@ -561,11 +552,7 @@ def _joined_texts(message: Json) -> str:
 
 def plain_digest(message: Json) -> bytes:
     """The hash of a message without its marks and the order of its keys; one block of text is the same as the text alone."""
-    plain: Json = unmarked_in(bare(message), "content")
-    match value_at(plain, "content"):
-        case [{"type": "text" | "input_text" | "output_text", "text": str(text), **more}] if not more:
-            plain = {**plain, "content": text}
-    return hashlib.sha256(write_value(plain, "sorted")).digest()
+    return hashlib.sha256(write_value(unmarked(message), "sorted")).digest()
 
 
 # Cache marks, where the application sets none.
