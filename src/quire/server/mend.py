@@ -119,11 +119,23 @@ class _Conversations:
 
     def find(self, call: SentCall, wire: Wire, messages: list[bytes]) -> int:
         """The number of the conversation that a request goes on with, else of a new one; `messages` are hashes."""
-        digests = set(messages)
         head = _head_parts(call, wire)
         newer = _Conversation(
-            (call.session, call.provider, call.model), head, _length(head), len(messages), len(digests)
+            (call.session, call.provider, call.model), head, _length(head), len(messages), len(set(messages))
         )
+        key = self._going_on(newer, messages, answered=any(map(_is_reply, call.body[wire.layout.field])))
+        if key is None:
+            key = self._count = self._count + 1
+        # Its first head stays: clocks of agents that work at the same time say the same.
+        first = self._heads.get(key, newer)
+        self._heads[key] = msgspec.structs.replace(first, count=newer.count, messages=newer.messages)
+        for digest in messages:
+            holders = self._holders.get(digest, [])
+            self._holders[digest] = holders if key in holders else [*holders[1 - _MOST_HOLDERS :], key]
+        return key
+
+    def _going_on(self, newer: _Conversation, messages: list[bytes], answered: bool) -> int | None:
+        digests = set(messages)
         votes = Counter(key for digest in digests for key in self._holders_of(digest, newer))
         candidates = {key: self._heads[key] for key in votes if key in self._heads}
         same_start = set(self._holders.get(messages[0], ()))
@@ -133,10 +145,9 @@ class _Conversations:
             candidates = {
                 key: old
                 for key, old in candidates.items()
-                if votes[key] + common >= old.messages and (newer.count > old.count or old.head == head)
+                if votes[key] + common >= old.messages and (newer.count > old.count or old.head == newer.head)
             }
             same_start = set(candidates)
-        answered = any(map(_is_reply, call.body[wire.layout.field]))
 
         def score(key: int) -> int:
             # Messages of a conversation that this request lacks count against it.
@@ -148,30 +159,19 @@ class _Conversations:
         def nearness(key: int) -> int:
             return candidates[key].common_head(newer)
 
-        key, ranked = 0, sorted(candidates, key=score, reverse=True)
-        # Heads are long, and the first is nearly always the one: the others are not looked at.
-        for _, alike in itertools.groupby(ranked, key=score):
-            if going_on := list(filter(goes_on, alike)):
-                key = max(going_on, key=lambda key: (nearness(key), key))
-                break
-        if key and (newer.count <= candidates[key].count or votes[key] < candidates[key].messages):
-            # It says nothing new there, or not all that was said: it may be another agent's that has said the same so far.
-            others = (
-                other
-                for other in ranked
-                if votes[other] >= min(votes[key], candidates[other].messages) and goes_on(other)
-            )
-            key = max((key, *others), key=nearness)
-        if not key:
-            self._count += 1
-            key = self._count
-        # Its first head: clocks of agents that work at the same time say the same.
-        first = candidates.get(key, newer)
-        self._heads[key] = msgspec.structs.replace(first, count=newer.count, messages=newer.messages)
-        for digest in messages:
-            holders = self._holders.get(digest, [])
-            self._holders[digest] = holders if key in holders else [*holders[1 - _MOST_HOLDERS :], key]
-        return key
+        ranked = sorted(candidates, key=score, reverse=True)
+        best = next(filter(goes_on, ranked), None)
+        if best is None:
+            return None
+        # Heads are long, and mostly the first is the one: others are looked at where they are as good, or where this request
+        # says nothing new there, or not all that was said. Then it may be another agent's that has said the same so far.
+        extends = newer.count > candidates[best].count and votes[best] == candidates[best].messages
+        others = (
+            key
+            for key in ranked
+            if score(key) == score(best) or not (extends or votes[key] < min(votes[best], candidates[key].messages))
+        )
+        return max(filter(goes_on, others), key=lambda key: (nearness(key), score(key), key))
 
     def _holders_of(self, digest: bytes, newer: _Conversation) -> list[int]:
         """The conversations that hold a message; what so many say tells only those that also begin alike."""
