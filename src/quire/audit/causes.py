@@ -118,7 +118,7 @@ class _Successors(msgspec.Struct, frozen=True):
         return sum(map(self.size, units))
 
     @property
-    def left(self) -> int:
+    def tokens_left(self) -> int:
         """How many tokens the earlier request read from the cache or wrote."""
         used = self.usage_before
         return used.cache_read + used.cache_write_5m + used.cache_write_1h
@@ -145,15 +145,15 @@ def verdict(before: SentCall, now: SentCall, units: Units, size: Callable[[Unit]
     if lost < least:
         return None
     cause, confidence, place, note = _cause(pair)
-    left = pair.left - pair.usage.cache_read
-    if place is not None and pair.left and pair.needs_marks:
+    left = pair.tokens_left - pair.usage.cache_read
+    if place is not None and pair.tokens_left and pair.needs_marks:
         # A byte that moved loses what the request before had left: behind its last mark that is nothing.
         if left < least:
             cause, confidence, place, note = (
                 "marks-moved",
                 "certain",
                 None,
-                f"the request before left {pair.left:,} tokens",
+                f"the request before left {pair.tokens_left:,} tokens",
             )
         else:
             lost = min(lost, left)
@@ -283,7 +283,7 @@ def _same_bytes(pair: _Successors) -> Blamed:
 
 def _left_nothing(pair: _Successors) -> bool:
     """Whether the earlier request wrote no cache because it has no mark: then there was nothing to lose."""
-    return pair.needs_marks and not pair.left and not _marks(pair.before.body)
+    return pair.needs_marks and not pair.tokens_left and not _marks(pair.before.body)
 
 
 def _below_minimum(pair: _Successors) -> bool:

@@ -14,7 +14,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 
@@ -183,13 +182,9 @@ class _Conversations:
 
 def _head_parts(call: SentCall, wire: Wire) -> Counter[str]:
     """What stands in front of the messages: names of tools and the sentences of the system prompt."""
-    texts = (part for _, text in head_texts(call.body, wire) for part in re.split(r"[.\n]", text))
-    return Counter(
-        [
-            *(f"tool {name}" for name in map(tool_name, as_objects(call.body.get("tools")))),
-            *filter(None, map(str.strip, texts)),
-        ]
-    )
+    tools = (f"tool {tool_name(tool)}" for tool in as_objects(call.body.get("tools")))
+    sentences = (part.strip() for _, text in head_texts(call.body, wire) for part in re.split(r"[.\n]", text))
+    return Counter([*tools, *filter(None, sentences)])
 
 
 def _length(parts: Counter[str]) -> int:
@@ -288,10 +283,9 @@ class Mender:
                     self.mend(body, {"held_out": False, **value})
 
 
-_Tried: TypeAlias = tuple[BodyDraft, list[str]]
-
-
-def _try_rules(rules: Sequence[str], call: SentCall, before: HeadState | None, sent: SentMessages) -> _Tried:
+def _try_rules(
+    rules: Sequence[str], call: SentCall, before: HeadState | None, sent: SentMessages
+) -> tuple[BodyDraft, list[str]]:
     """The request after some rules, and those that changed it.
 
     Where they cannot say all that the application says now, its own head goes on, in the order first sent, and is the first
@@ -316,9 +310,7 @@ def _try_rules(rules: Sequence[str], call: SentCall, before: HeadState | None, s
 def change_rules(changes: HeadChanges) -> Iterator[str]:
     """The rules whose changes to a conversation's head are still in force."""
     if changes.texts:
-        yield (
-            "volatile" if all(isinstance(path[-1], str) or len(path) != 2 for path in changes.texts) else "retrieved"
-        )
+        yield "retrieved" if any(isinstance(path[-1], int) and len(path) == 2 for path in changes.texts) else "volatile"
     if changes.late_tools:
         yield "late-tools"
     if changes.effort:

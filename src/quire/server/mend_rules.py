@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from quire.audit.first_difference import ID, TIME, tool_name
-from quire.fitting import unmarked
+from quire.fitting import unmarked_message
 from quire.providers.cache_marks import Marker
 from quire.providers.models import ModelInfo, data
 from quire.providers.prefix import MARKS, Path, bare, changed_body, same_start, write_value
@@ -174,10 +174,10 @@ class BodyDraft:
     def means_the_same(self) -> bool:
         """Whether the head as first sent, and what was told of it since, come to what the application says now."""
         first, now = self.texts
-        tools = [
+        sent, before = (
             [write_value(bare(tool)) for tool in as_objects(body.get("tools"))]
-            for body in (self.state.newest, self.body)
-        ]
+            for body in (self.body, self.state.newest)
+        )
         offered = {**_definitions(self.body), **self.changes.late_tools} if self.changes.late_tools else {}
         fronts = {path: _joined_texts(_value(self.given, path)) for path in self.changes.texts if path not in first}
         return (
@@ -185,7 +185,7 @@ class BodyDraft:
             and all(text == first[path] or path in self.restored for path, text in now.items())
             and (self.waits or all(self.known_text(path, first[path]) == text for path, text in now.items()))
             and all(self.known_text(path, "") == text for path, text in fronts.items())
-            and tools[0] == tools[1]
+            and sent == before
             and (not offered or offered == _definitions(self.given))
             and (self.changes.effort or _effort(self.body, self.wire)) == _effort(self.given, self.wire)
         )
@@ -552,7 +552,7 @@ def _joined_texts(message: Json) -> str:
 
 def plain_digest(message: Json) -> bytes:
     """The hash of a message without its marks and the order of its keys; one block of text is the same as the text alone."""
-    return hashlib.sha256(write_value(unmarked(message), "sorted")).digest()
+    return hashlib.sha256(write_value(unmarked_message(message), "sorted")).digest()
 
 
 # Cache marks, where the application sets none.
