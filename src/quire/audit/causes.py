@@ -141,22 +141,11 @@ def verdict(before: SentCall, now: SentCall, units: Units, size: Callable[[Unit]
     lost = could - pair.usage.cache_read
     # Few tokens are a loss at a server that caches to the token: one that is known to, or was seen to do so.
     to_the_token = pair.info.min_cache_tokens < _FEWEST or _caches_less(pair)
-    least = max(_FEWEST if to_the_token else _TOKENS, _SHARE * could)
-    if lost < least:
+    if lost < max(_FEWEST if to_the_token else _TOKENS, _SHARE * could):
         return None
     cause, confidence, place, note = _cause(pair)
-    left = pair.tokens_left - pair.usage.cache_read
-    if place is not None and pair.tokens_left and pair.needs_marks:
-        # A byte that moved loses what the request before had left: behind its last mark that is nothing.
-        if left < least:
-            cause, confidence, place, note = (
-                "marks-moved",
-                "certain",
-                None,
-                f"the request before left {pair.tokens_left:,} tokens",
-            )
-        else:
-            lost = min(lost, left)
+    if place is not None and pair.needs_marks and pair.tokens_left:
+        lost = min(lost, pair.tokens_left - pair.usage.cache_read)
     set_by_quire = cause == "settings" and not _changed_settings(before.given or before.body, now.given)
     if (
         now.given
@@ -228,6 +217,9 @@ def _cause(pair: _Successors) -> Blamed:
         return _same_bytes(pair)
     if _below_minimum(pair):
         return _too_small(pair)
+    if pair.needs_marks and 0 < pair.tokens_left < pair.usage.cache_read + _TOKENS:
+        # All that was left was read, or as much of another's: the byte that moved lost nothing.
+        return "marks-moved", "certain", None, f"the request before left {pair.tokens_left:,} tokens"
     same = list(units_before(pair.old, place))
     if blamed := _unread_mark(pair, same):
         return blamed

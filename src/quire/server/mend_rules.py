@@ -172,7 +172,7 @@ class BodyDraft:
         self.changes.texts = {**self.changes.texts, path: patch(first, now)}
 
     def means_the_same(self) -> bool:
-        """Whether the head as first sent, and what was told of it since, come to what the application says now."""
+        """Whether the head as first sent, and what can be told of it since, come to what the application says now."""
         first, now = self.texts
         sent, before = (
             [write_value(bare(tool)) for tool in as_objects(body.get("tools"))]
@@ -181,7 +181,8 @@ class BodyDraft:
         offered = {**_definitions(self.body), **self.changes.late_tools} if self.changes.late_tools else {}
         fronts = {path: _joined_texts(_value(self.given, path)) for path in self.changes.texts if path not in first}
         return (
-            first.keys() == now.keys()
+            (self.takes_text or not (self.addition.texts or self.addition.messages))
+            and first.keys() == now.keys()
             and all(text == first[path] or path in self.restored for path, text in now.items())
             and (self.waits or all(self.known_text(path, first[path]) == text for path, text in now.items()))
             and all(self.known_text(path, "") == text for path, text in fronts.items())
@@ -313,7 +314,7 @@ def late_tools(draft: BodyDraft) -> bool:
     before, offered = _definitions(draft.state.newest), _definitions(draft.body)
     new = [tool for tool in now if tool_name(tool) not in before]
     untold = [tool for tool in new if tool_name(tool) not in draft.changes.late_tools]
-    if not new or not before.items() <= offered.items() or (untold and not draft.takes_text):
+    if not new or not before.items() <= offered.items():
         return False
     if untold and draft.wire.name == "anthropic":
         inline = [{"type": "tool_definition", "definition": bare(tool)} for tool in untold]
@@ -347,13 +348,10 @@ def late_effort(draft: BodyDraft) -> bool:
     if not (first and now and draft.info.features.late_effort) or now == current == first:
         return False
     holder = _EFFORTS[draft.wire.name]
-    if now != current:
-        if not draft.takes_text:
-            return False
-        if holder == "reasoning":
-            draft.addition.add({"type": "configuration_update", "reasoning": {"effort": now}})
-        else:
-            draft.addition.add({"role": "system", "content": [], "output_config": {"effort": now}})
+    if now != current and holder == "reasoning":
+        draft.addition.add({"type": "configuration_update", "reasoning": {"effort": now}})
+    elif now != current:
+        draft.addition.add({"role": "system", "content": [], "output_config": {"effort": now}})
     draft.changes.effort = now
     draft.body = {**draft.body, holder: {**draft.body[holder], "effort": first}}
     return True
@@ -433,10 +431,10 @@ def _changed_head(draft: BodyDraft, kind: str) -> bool:
     kinds = {path: {name for old in olds[path] for name, _ in changed_sections(old, now[path])} for path in changed}
     fits = [path for path in changed if {kind} <= kinds[path] <= {kind, *draft.rules}]
     untold = [path for path in fits if known[path] != now[path]]
-    if not fits or (untold and not draft.takes_text and not draft.waits):
+    if not fits:
         return False
     for path in fits:
-        if path in untold and draft.takes_text:
+        if path in untold and not draft.waits:
             sections = changed_sections(known[path], now[path])
             for name in dict.fromkeys(name for name, _ in sections):
                 draft.tell(_TAGS[name], "\n".join(text for about, text in sections if about == name))
