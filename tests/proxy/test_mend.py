@@ -326,6 +326,8 @@ def test_what_is_again_as_it_was_first_is_told_again() -> None:
     sent = mended(on(branch, turn) for turn, branch in enumerate(states, 1))
     told = [in_order(given, r"branch: (\w+)") for given in sent]
     assert told == [["main"], ["main", "mend"], ["main", "mend", "main"], ["main", "mend", "main"]]
+    back = [on(branch, turn) for branch, turn in (("main", 1), ("mend", 2), ("mend", 3), ("other", 2), ("mend", 4))]
+    assert in_order(mended(back)[-1], r"branch: (\w+)") == ["main", "mend", "other", "mend"]
     for turns in ((1, 2, 3), (1, 2, 2)):  # the same request, sent again, too
         fetched = [in_front(claude(turn), page) for turn, page in zip(turns, (1, 2, 1), strict=True)]
         pages = [in_order(given, r"for this: (\d)")[::60] for given in mended(fetched)]

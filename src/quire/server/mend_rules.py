@@ -130,11 +130,16 @@ class BodyDraft:
 
     @cached_property
     def ends(self) -> list[str]:
-        """For each message a hash of all up to it. Of the first two, which may be another context each time, only their kind."""
+        """For each message a hash of all up to it, with what was put behind earlier ones.
+
+        Of the first two, which may be another context each time, it says only their kind.
+        """
         running, ends = hashlib.sha256(), list[str]()
         for at, message in enumerate(self.given[self.wire.layout.field]):
             running.update(self.digest(message) if at > 1 else bytes([self._can_join(message)]))
             ends.append(running.hexdigest())
+            if addition := self.state.additions.get(ends[-1]):
+                running.update(write_value([addition.texts, addition.messages]))
         return ends
 
     @cached_property
