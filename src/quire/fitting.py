@@ -196,7 +196,7 @@ class Fitter:
         originals = {_message_key(self._given.messages[place]): messages[place] for place in altered}
         if not originals:
             return [_copy(message) for message in rendered]
-        return [originals.get(_message_key(_without_marks(message))) or _copy(message) for message in rendered]
+        return [originals.get(_message_key(unmarked_message(message))) or _copy(message) for message in rendered]
 
 
 def _request_of(assembly: Assembly) -> Built:
@@ -329,7 +329,7 @@ def _as_json(listed: Sequence[Any], before: GivenMessages) -> tuple[list[Json], 
         content = message.get("content") if isinstance(message, dict) else None
         bare: Json = message
         if not is_json or not line or _may_be_marked(line) or (isinstance(content, list) and len(content) == 1):
-            bare = _without_marks(plain(message))
+            bare = unmarked_message(plain(message))
             line, given_line = _bytes_of(bare)[0], line
             if not is_json or line != given_line:
                 altered.append(place)
@@ -367,11 +367,11 @@ def unmarked_body(body: JsonObject, field: str) -> JsonObject:
 
 def _unmarked_list(values: Sequence[Json]) -> list[Json]:
     return [
-        _without_marks(value) for value in values if not (isinstance(value, dict) and value.keys() == {"cachePoint"})
+        unmarked_message(value) for value in values if not (isinstance(value, dict) and value.keys() == {"cachePoint"})
     ]
 
 
-def _without_marks(value: Json) -> Json:
+def unmarked_message(value: Json) -> Json:
     """A message, a block or a tool without its marks; a list of one text, the form that a mark needs, becomes the text."""
     if not isinstance(value, dict):
         return value

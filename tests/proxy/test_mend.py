@@ -236,17 +236,23 @@ def test_a_long_head_with_a_clock_in_it_is_mended_in_a_time_that_grows_with_it()
     assert_in_proportion(mended, 900)
 
 
-@pytest.mark.parametrize("most", [200, 8], ids=["known by one message", "more than are known by one message"])
-def test_conversations_that_say_the_same_are_told_apart(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("most", "answer", "unmended"),
+    [(200, "Number {} did.", 1), (200, "Done.", 1), (8, "Number {} did.", 2), (8, "Done.", 4)],
+    ids=["known by one message", "known by the folder", "more than are known by one message", "known by nothing"],
+)
+def test_conversations_that_say_the_same_are_told_apart(
+    most: int, answer: str, unmended: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Agents of one program, each in its folder: what one was told never reaches another."""
     monkeypatch.setattr(mend, "_MOST_HOLDERS", most)
     mender = Mender()
     for turn in (1, 2, 3, 4):
         for agent in range(10, 30)[:: 1 if turn == 1 else -1]:
-            said = ["Mend the tests.", *[f"Number {agent} did.", "continue"] * (turn - 1)]
+            said = ["Mend the tests.", *[answer.format(agent), "continue"] * (turn - 1)]
             given = body(*said, system=f"cwd: /home/me/project{agent}\nIt is 10:{turn}0.\n{RULES}")
             made = mender.mend(given, ABOUT)
-            assert made.rules == (("volatile",) if turn > (1 if most > 20 else 2) else ())
+            assert made.rules == (("volatile",) if turn > unmended else ())
             assert {f"project{agent}"} == set(re.findall(r"project\d+", json.dumps(made.body or given)))
 
 
@@ -320,9 +326,12 @@ def test_what_is_again_as_it_was_first_is_told_again() -> None:
     sent = mended(on(branch, turn) for turn, branch in enumerate(states, 1))
     told = [in_order(given, r"branch: (\w+)") for given in sent]
     assert told == [["main"], ["main", "mend"], ["main", "mend", "main"], ["main", "mend", "main"]]
-    fetched = [in_front(claude(turn), page) for turn, page in enumerate((1, 2, 1), 1)]
-    pages = [in_order(given, r"for this: (\d)")[::60] for given in mended(fetched)]
-    assert pages == [["1"], ["1", "2"], ["1", "2", "1"]]
+    back = [on(branch, turn) for branch, turn in (("main", 1), ("mend", 2), ("mend", 3), ("other", 2), ("mend", 4))]
+    assert in_order(mended(back)[-1], r"branch: (\w+)") == ["main", "mend", "other", "mend"]
+    for turns in ((1, 2, 3), (1, 2, 2)):  # the same request, sent again, too
+        fetched = [in_front(claude(turn), page) for turn, page in zip(turns, (1, 2, 1), strict=True)]
+        pages = [in_order(given, r"for this: (\d)")[::60] for given in mended(fetched)]
+        assert pages == [["1"], ["1", "2"], ["1", "2", "1"]]
 
 
 @pytest.mark.parametrize("rules", [["volatile"], ["retrieved"], ["volatile", "retrieved"]])
@@ -348,6 +357,54 @@ def test_what_was_told_behind_a_request_that_is_sent_again_stays_told() -> None:
     assert in_order(last, r"branch: (\w+)") == ["main", "mend"]
     assert json.dumps(last["messages"]).count('"fetch"') == 1
     assert "fetch" not in json.dumps(gone)  # a tool that was taken away is not offered by what was told of it
+    other = {"tools": [*with_fetch["tools"][:-1], {**tool("fetch"), "description": "Another."}]}
+    *_, last = mended([on("main", 1), {**on("main", 2), **with_fetch}, {**on("main", 3), **other}])
+    assert (last["tools"], "To fetch" in json.dumps(last)) == (other["tools"], False)
+
+
+def test_in_random_lives_nothing_is_lost_or_old_or_another_agents() -> None:
+    """Agents beside each other whose folder, pages, tools and effort change, who go back and who ask the same again."""
+    dice = random.Random(7)
+
+    def changed(state: Body) -> Body:
+        what = dice.choice(["folder", "page", "tools", "effort", "said", "said", "said", "back", "again"])
+        more = [dice.choice(["Done.", f"Did {dice.random()}."]), dice.choice(["yes", f"Ask {dice.random()}."])]
+        start = 2 * dice.randrange(len(state["said"]) // 2 + 1) + 1 if what == "back" else len(state["said"])
+        said = {"said": state["said"] if what == "again" else [*state["said"][:start], *more]}
+        tools = {**state["tools"], dice.choice(["read", "edit", "fetch"]): dice.randrange(2)}
+        values = {
+            "folder": dice.randrange(4),
+            "page": dice.randrange(4),
+            "tools": tools,
+            "effort": dice.choice("low high".split()),
+        }
+        return {**state, **said, **({what: values[what]} if what in values else {})}
+
+    for _ in range(60):
+        mender, wire = Mender(dice.sample(list(MENDING), dice.randrange(3, 8))), dice.choice(["marked", "plain"])
+        new = {"folder": 1, "page": 1, "tools": {"read": 1}, "effort": "high"}
+        states = {agent: {**new, "said": [f"Agent {agent} begins."]} for agent in range(1, dice.randrange(2, 5))}
+        for agent in [*states, *dice.choices(list(states), k=14)]:
+            state = states[agent]
+            given = body(*state["said"], system=f"cwd: /project{agent}{state['folder']}\n{RULES}")
+            given = in_front(given, int(f"{agent}{state['page']}"))
+            offered = [{**tool(name), "description": f"{now}"} for name, now in state["tools"].items()]
+            given |= {"tools": dice.sample(offered, len(offered)), "output_config": {"effort": state["effort"]}}
+            made = mender.mend(unmarked_body(given, "messages") if wire == "plain" else given, ABOUT)
+            assert not made.refused
+            sent = made.body or given
+            for pattern in (r"project(\d)(\d)", r"for this: (\d)(\d)"):
+                found, own = (in_order(each, pattern) for each in (sent, given))
+                assert (found[-1], {who for who, _ in found}) == (own[-1], {str(agent)})
+            texts = in_order(sent, r'"(?:text|content)": "(Agent|Did|Ask|Done|yes)')
+            assert texts == [text.split()[0].strip(".") for text in state["said"]]
+            defined = in_order(
+                {"system": sent["tools"], "messages": sent["messages"]}, r'"name": "(\w+)", "description": "(\d)"'
+            )
+            assert dict(defined) == {name: f"{now}" for name, now in state["tools"].items()}
+            efforts = in_order({"system": sent["output_config"], "messages": sent["messages"]}, r'"effort": "(\w+)"')
+            assert efforts[-1] == state["effort"]
+            states[agent] = changed(state)
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["as they come", "keys in another order"])

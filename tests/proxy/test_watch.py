@@ -151,6 +151,13 @@ def sent(*said: str, at_s: int = 0, read: int = 0, system: str = RULES, **how: A
     return SentCall("r", "anthropic", "claude-opus-5-5", body(*said, system=system), used, at_s * 1000, **how)
 
 
+def unmarked_tail(clock: str, read: int, written: int) -> SentCall:
+    """A request of which the head alone is marked, and stored."""
+    call = sent(*MOVED, system=f"{RULES}{clock}")
+    bare = [{**each, "content": each["content"][0]["text"]} for each in call.body["messages"]]
+    return msgspec.structs.replace(call, body={**call.body, "messages": bare}, usage=Usage(5_000, read, written))
+
+
 def without_body(call: SentCall) -> SentCall:
     return msgspec.structs.replace(call, body={})
 
@@ -213,6 +220,14 @@ MOVED, HI = (LONG, "An answer.", "Second."), ("Hi", "Yes")
             "retrieval",
             "certain",
         ),
+        # The clock's new head was read, which another conversation had written: what else could be had no mark behind it.
+        (
+            unmarked_tail("It is 10:40.", 0, 1_900),
+            unmarked_tail("It is 10:41.", 1_900, 0),
+            "client",
+            "marks-moved",
+            "certain",
+        ),
         # Not even what the mark in front of the moved byte holds was read: the move is not to blame.
         (sent(*MOVED), sent(LONG + "?", *MOVED[1:], at_s=9), "provider", "provider", "likely"),
         (sent(*MOVED), sent(LONG + "?", *MOVED[1:], at_s=400), "ttl", "ttl", "certain"),
@@ -239,6 +254,14 @@ def test_a_loss_is_laid_at_the_right_door(
         line = Watched(now, grouping.conversations[0], lost, None, lost.side).line()
         assert ("provider (suspected)" if side == "provider" else f"· {side}") in line
         assert (grouping.total.lost > 0) == (cause != "minimum") == ("  lost " in line)
+
+
+def test_a_byte_that_moved_loses_no_more_than_was_in_the_cache() -> None:
+    grouping = Grouping()
+    grouping.add(unmarked_tail("It is 10:40.", 0, 1_900))
+    _, lost = grouping.add(unmarked_tail("It is 10:41.", 0, 1_900))
+    assert lost is not None
+    assert (lost.cause, lost.lost) == ("clock", 1_900)
 
 
 def test_a_request_is_told_in_one_line_whatever_it_is_called() -> None:

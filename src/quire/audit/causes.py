@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from quire.archive.stored_conversations import SentCall
-from quire.audit.first_difference import Moved, bytes_of, first_moved, moved_cause, units_before, units_of, where
+from quire.audit.first_difference import Moved, first_moved, moved_cause, units_before, units_of, where
 from quire.providers.models import ModelInfo, model_info
 from quire.providers.prefix import Unit, write_value
 from quire.providers.usage import cost
@@ -117,6 +117,16 @@ class _Successors(msgspec.Struct, frozen=True):
     def tokens(self, units: Iterable[Unit]) -> int:
         return sum(map(self.size, units))
 
+    @property
+    def tokens_left(self) -> int:
+        """How many tokens the earlier request read from the cache or wrote."""
+        used = self.usage_before
+        return used.cache_read + used.cache_write_5m + used.cache_write_1h
+
+    @property
+    def needs_marks(self) -> bool:
+        return bool(self.info.max_breakpoints) and self.info.engine == "anthropic"
+
     def was_read(self, tokens: int) -> bool:
         """Whether about `tokens` were read from the cache; roughly, since units are counted by another vocabulary."""
         return self.usage.cache_read >= 0.6 * tokens - _TOKENS
@@ -134,6 +144,8 @@ def verdict(before: SentCall, now: SentCall, units: Units, size: Callable[[Unit]
     if lost < max(_FEWEST if to_the_token else _TOKENS, _SHARE * could):
         return None
     cause, confidence, place, note = _cause(pair)
+    if place is not None and pair.needs_marks and pair.tokens_left:
+        lost = min(lost, pair.tokens_left - pair.usage.cache_read)
     set_by_quire = cause == "settings" and not _changed_settings(before.given or before.body, now.given)
     if (
         now.given
@@ -205,19 +217,21 @@ def _cause(pair: _Successors) -> Blamed:
         return _same_bytes(pair)
     if _below_minimum(pair):
         return _too_small(pair)
-    if blamed := _unread_mark(pair):
+    if pair.needs_marks and 0 < pair.tokens_left < pair.usage.cache_read + _TOKENS:
+        # All that was left was read, or as much of another's: the byte that moved lost nothing.
+        return "marks-moved", "certain", None, f"the request before left {pair.tokens_left:,} tokens"
+    same = list(units_before(pair.old, place))
+    if blamed := _unread_mark(pair, same):
         return blamed
     # Everything before the first difference can still be read; where less was read, there is another cause as well.
-    explained = pair.was_read(pair.tokens(units_before(pair.old, place)))
+    explained = pair.was_read(pair.tokens(same))
     cause, note = moved_cause(pair.old, pair.new, place)
     return cause, "certain" if explained else "likely", place, note
 
 
-def _unread_mark(pair: _Successors) -> Blamed | None:
+def _unread_mark(pair: _Successors, same: Sequence[Unit]) -> Blamed | None:
     """The cause where not even the prefix up to an unchanged cache mark was read: not what changed behind it."""
-    rows = list(enumerate(zip(pair.old, pair.new, strict=False)))
-    same = next((at for at, (was, now) in rows if bytes_of(was) != bytes_of(now)), 0)
-    marked = [at for at, (was, now) in rows[:same] if was.marked and now.marked]
+    marked = [at for at, (was, now) in enumerate(zip(same, pair.new, strict=False)) if was.marked and now.marked]
     tokens = pair.tokens(pair.new[: marked[-1] + 1]) if marked else 0
     if tokens < max(2 * _TOKENS, pair.info.min_cache_tokens) or pair.was_read(tokens):
         return None
@@ -240,7 +254,7 @@ def _changed_settings(before: JsonObject, now: JsonObject) -> list[str]:
 
 
 def _same_bytes(pair: _Successors) -> Blamed:
-    before, now, info = pair.before, pair.now, pair.info
+    before, now = pair.before, pair.now
     if changed := _changed_settings(before.body, now.body):
         return "settings", "likely", None, ", ".join(changed)
     if _below_minimum(pair):
@@ -249,7 +263,7 @@ def _same_bytes(pair: _Successors) -> Blamed:
         return "ttl", "certain", None, expiry
     if write_value(before.body) == write_value(now.body):
         return "retry", "likely", None, ""
-    if info.max_breakpoints and info.engine == "anthropic":
+    if pair.needs_marks:
         if not _marks(now.body):
             return "marks-absent", "certain", None, ""
         reached = _last_reached(pair.old, pair.new)
@@ -261,9 +275,7 @@ def _same_bytes(pair: _Successors) -> Blamed:
 
 def _left_nothing(pair: _Successors) -> bool:
     """Whether the earlier request wrote no cache because it has no mark: then there was nothing to lose."""
-    wrote = pair.usage_before.cache_read + pair.usage_before.cache_write_5m + pair.usage_before.cache_write_1h
-    needs_marks = bool(pair.info.max_breakpoints) and pair.info.engine == "anthropic"
-    return needs_marks and not wrote and not _marks(pair.before.body)
+    return pair.needs_marks and not pair.tokens_left and not _marks(pair.before.body)
 
 
 def _below_minimum(pair: _Successors) -> bool:

@@ -5,7 +5,6 @@ Where no rule fires, or a mended request would be refused, the application's own
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 import json
@@ -15,7 +14,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 
@@ -29,7 +27,6 @@ from quire.fitting import Fitter, unmarked_body
 from quire.log.sqlite import SqliteStore
 from quire.providers import render
 from quire.providers.models import model_info
-from quire.providers.prefix import Path as JsonPath
 from quire.providers.prefix import bare, write_value
 from quire.providers.rules import GrowingCheck, errors
 from quire.providers.rules.check import make_check
@@ -44,13 +41,10 @@ from quire.server.mend_rules import (
     HeadChanges,
     HeadState,
     SentMessages,
-    Tail,
     head_texts,
-    joined_tails,
     needed_betas,
     offered_tools,
     plain_digest,
-    tail_text,
 )
 from quire.tokens import count as count_tokens
 from quire.values import Entry, Json, JsonObject, Message, Prompt, Reply, Text, Usage, as_objects
@@ -92,6 +86,8 @@ class _Conversation(msgspec.Struct, frozen=True):
     identity: tuple[str, str, str]
     head: Counter[str]
     length: int
+    # How many messages there are, and how many that differ.
+    count: int
     messages: int
 
     def common_head(self, newer: _Conversation) -> int:
@@ -122,39 +118,59 @@ class _Conversations:
 
     def find(self, call: SentCall, wire: Wire, messages: list[bytes]) -> int:
         """The number of the conversation that a request goes on with, else of a new one; `messages` are hashes."""
-        digests = set(messages)
         head = _head_parts(call, wire)
-        newer = _Conversation((call.session, call.provider, call.model), head, _length(head), len(digests))
+        newer = _Conversation(
+            (call.session, call.provider, call.model), head, _length(head), len(messages), len(set(messages))
+        )
+        key = self._going_on(newer, messages, answered=any(map(_is_reply, call.body[wire.layout.field])))
+        if key is None:
+            key = self._count = self._count + 1
+        # Its first head stays: clocks of agents that work at the same time say the same.
+        first = self._heads.get(key, newer)
+        self._heads[key] = msgspec.structs.replace(first, count=newer.count, messages=newer.messages)
+        for digest in messages:
+            holders = self._holders.get(digest, [])
+            self._holders[digest] = holders if key in holders else [*holders[1 - _MOST_HOLDERS :], key]
+        return key
+
+    def _going_on(self, newer: _Conversation, messages: list[bytes], answered: bool) -> int | None:
+        digests = set(messages)
         votes = Counter(key for digest in digests for key in self._holders_of(digest, newer))
         candidates = {key: self._heads[key] for key in votes if key in self._heads}
         same_start = set(self._holders.get(messages[0], ()))
         if len(same_start) >= _MOST_HOLDERS:
-            # Of the many that begin with it, only one whose every message is here goes on.
+            # Of the many that begin with it, only one whose every message is here goes on: with something new, or the same head.
             common = sum(len(self._holders.get(digest, ())) >= _MOST_HOLDERS for digest in digests)
-            candidates = {key: old for key, old in candidates.items() if votes[key] + common >= old.messages}
+            candidates = {
+                key: old
+                for key, old in candidates.items()
+                if votes[key] + common >= old.messages and (newer.count > old.count or old.head == newer.head)
+            }
             same_start = set(candidates)
-        answered = any(map(_is_reply, call.body[wire.layout.field]))
 
         def score(key: int) -> int:
             # Messages of a conversation that this request lacks count against it.
             return 2 * votes[key] - candidates[key].messages
 
-        key = 0
-        # Heads are long, and the first is nearly always the one: the others are not looked at.
-        for _, alike in itertools.groupby(sorted(candidates, key=score, reverse=True), key=score):
-            going_on = [key for key in alike if candidates[key].goes_on(newer, votes[key], key in same_start, answered)]
-            if going_on:
-                key = max(going_on, key=lambda key: (candidates[key].common_head(newer), key))
-                break
-        if not key:
-            self._count += 1
-            key = self._count
-        first = candidates.get(key, newer)
-        self._heads[key] = msgspec.structs.replace(first, messages=newer.messages)
-        for digest in messages:
-            holders = self._holders.get(digest, [])
-            self._holders[digest] = holders if key in holders else [*holders[1 - _MOST_HOLDERS :], key]
-        return key
+        def goes_on(key: int) -> bool:
+            return candidates[key].goes_on(newer, votes[key], key in same_start, answered)
+
+        def nearness(key: int) -> int:
+            return candidates[key].common_head(newer)
+
+        ranked = sorted(candidates, key=score, reverse=True)
+        best = next(filter(goes_on, ranked), None)
+        if best is None:
+            return None
+        # Heads are long, and mostly the first is the one: others are looked at where they are as good, or where this request
+        # says nothing new there, or not all that was said. Then it may be another agent's that has said the same so far.
+        extends = newer.count > candidates[best].count and votes[best] == candidates[best].messages
+        others = (
+            key
+            for key in ranked
+            if score(key) == score(best) or not (extends or votes[key] < min(votes[best], candidates[key].messages))
+        )
+        return max(filter(goes_on, others), key=lambda key: (nearness(key), score(key), key))
 
     def _holders_of(self, digest: bytes, newer: _Conversation) -> list[int]:
         """The conversations that hold a message; what so many say tells only those that also begin alike."""
@@ -166,8 +182,9 @@ class _Conversations:
 
 def _head_parts(call: SentCall, wire: Wire) -> Counter[str]:
     """What stands in front of the messages: names of tools and the sentences of the system prompt."""
-    texts = (part for _, text in head_texts(call.body, wire) for part in re.split(r"[.\n]", text))
-    return Counter([*(f"tool {name}" for name in _tool_names(call.body)), *filter(None, map(str.strip, texts))])
+    tools = (f"tool {tool_name(tool)}" for tool in as_objects(call.body.get("tools")))
+    sentences = (part.strip() for _, text in head_texts(call.body, wire) for part in re.split(r"[.\n]", text))
+    return Counter([*tools, *filter(None, sentences)])
 
 
 def _length(parts: Counter[str]) -> int:
@@ -229,7 +246,7 @@ class Mender:
 
     def _mend(self, call: SentCall, key: int, about: JsonObject, sent: SentMessages) -> Mended:
         before = self._states.get(key)
-        draft, fired = _apply(self._rules, call, before, sent)
+        draft, fired = _try_rules(self._rules, call, before, sent)
         if fired and (refused := self._refused_rules(call, draft, fired, before, about)):
             # It is not sent as mended: the next request is compared with what was sent before.
             return Mended(refused=refused)
@@ -266,46 +283,23 @@ class Mender:
                     self.mend(body, {"held_out": False, **value})
 
 
-# Rules that repair how something is written, and not where it stands.
-_ORDERS = ("key-order", "tool-order", "marks")
-_Tried: TypeAlias = tuple[BodyDraft, list[str]]
-
-
-def _apply(rules: Sequence[str], call: SentCall, before: HeadState | None, sent: SentMessages) -> _Tried:
+def _try_rules(
+    rules: Sequence[str], call: SentCall, before: HeadState | None, sent: SentMessages
+) -> tuple[BodyDraft, list[str]]:
     """The request after some rules, and those that changed it.
 
-    Where the head is another for all that, or a tool that was told of is gone, what is behind is read anew, and what was
-    told since stands in the head or is no longer so: the application's own goes on, and is what later ones are compared with.
-    So it does where the message behind which that was told is not in this request.
+    Where they cannot say all that the application says now, its own head goes on, in the order first sent, and is the first
+    from then on. What was told of the head before stands in it or is no longer so.
     """
-    draft, fired = _try_rules(rules, call, before, sent)
-    if before is not None and (
-        _head(draft.state.newest, draft.wire) != _head(before.first, draft.wire)
-        or not set(draft.changes.late_tools) <= set(_tool_names(call.body))
-        or not draft.holds_changes
-    ):
-        anew = HeadState(before.first, before.newest, tools=before.tools)
-        draft, fired = _try_rules([name for name in rules if name in _ORDERS], call, anew, sent)
-        draft.state.first = draft.state.newest
-    return draft, fired
-
-
-def _head(body: JsonObject, wire: Wire) -> tuple[dict[JsonPath, str], list[bytes]]:
-    """What a request begins with, without its marks: the texts of its system prompt, and its tools."""
-    return dict(head_texts(body, wire)), [write_value(bare(tool)) for tool in as_objects(body.get("tools"))]
-
-
-def _try_rules(rules: Sequence[str], call: SentCall, before: HeadState | None, sent: SentMessages) -> _Tried:
-    body = call.body
-    state = copy.copy(before or HeadState(body, body, tools=_tool_names(body)))
-    draft = BodyDraft(body, state, wire_of(call.provider, body), sent, rules)
-    draft.changes, told_behind = _changes_before(draft)
+    wire = wire_of(call.provider, call.body)
+    draft = BodyDraft(call.body, wire, sent, before, rules)
     fired = [name for name in rules if before is not None and name != "marks" and RULES[name](draft)]
-    # Texts that were put behind earlier messages are put there again, then the new ones behind the last.
-    state.newest = draft.body
-    draft.holds_changes = not told_behind or told_behind in _ends(map(draft.digest, draft.messages))
-    if _with_tails(draft) and not fired:
-        # A tail that has not changed is not reported as a rule: the rule that wrote it is.
+    if before is not None and not draft.means_the_same():
+        draft = BodyDraft(call.body, wire, sent, HeadState(before.newest, tools=draft.state.tools))
+        fired = [name for name in rules if name in ("tool-order", "key-order") and RULES[name](draft)]
+    draft.state.newest = draft.body
+    if draft.put_additions() and not fired:
+        # An addition that has not changed is not reported as a rule: the rule that wrote it is.
         fired = list(change_rules(draft.changes))
     if "marks" in rules and RULES["marks"](draft):
         fired.append("marks")
@@ -313,73 +307,14 @@ def _try_rules(rules: Sequence[str], call: SentCall, before: HeadState | None, s
     return draft, fired
 
 
-def _tool_names(body: JsonObject) -> tuple[str, ...]:
-    return tuple(map(tool_name, as_objects(body.get("tools"))))
-
-
 def change_rules(changes: HeadChanges) -> Iterator[str]:
     """The rules whose changes to a conversation's head are still in force."""
     if changes.texts:
-        yield (
-            "volatile" if all(isinstance(path[-1], str) or len(path) != 2 for path in changes.texts) else "retrieved"
-        )
+        yield "retrieved" if any(isinstance(path[-1], int) and len(path) == 2 for path in changes.texts) else "volatile"
     if changes.late_tools:
         yield "late-tools"
     if changes.effort:
         yield "late-effort"
-
-
-def _changes_before(draft: BodyDraft) -> tuple[HeadChanges, str]:
-    """What was told behind this request's messages (other branches were told other things), and the last of these ends."""
-    state, field = draft.state, draft.wire.layout.field
-    if not state.tails:
-        return HeadChanges(), ""
-    now, first = (list(map(draft.digest, rows)) for rows in (draft.messages, state.newest[field][:2]))
-    # What changes in front of the history was sent as it was first: messages of the system, retrieved context.
-    fronts = itertools.product(*({now[at], first[at]} for at in range(min(len(now), len(first)))))
-    for front in sorted(fronts, key=lambda front: front != tuple(now[: len(front)])):
-        if ends := [end for end in _ends([*front, *now[len(front) :]]) if end in state.tails]:
-            return copy.copy(state.tails[ends[-1]].changes), ends[-1]
-    return HeadChanges(), ""
-
-
-def _ends(messages: Iterable[bytes]) -> Iterator[str]:
-    """For each message a hash of all up to it."""
-    running = hashlib.sha256()
-    for message in messages:
-        running.update(message)
-        yield running.hexdigest()
-
-
-def _with_tails(draft: BodyDraft) -> bool:
-    """Put earlier additions behind the messages they followed, and new ones behind the last message."""
-    if not (draft.state.tails or draft.tail.texts or draft.tail.messages):
-        return False
-    messages = draft.messages
-    ends = list(_ends(map(draft.digest, messages)))
-    if messages and (draft.tail.texts or draft.tail.messages):
-        # The same messages may have been sent before, and something told behind them.
-        tail = joined_tails(draft.state.tails.get(ends[-1], Tail()), draft.tail)
-        tail.changes = draft.changes
-        draft.state.tails = {**draft.state.tails, ends[-1]: tail}
-    tails = [draft.state.tails.get(end) for end in ends]
-    out = [
-        [message] if tail is None or not isinstance(message, dict) else _with_tail(message, tail, draft)
-        for message, tail in zip(messages, tails, strict=True)
-    ]
-    if any(tails):
-        draft.body = {**draft.body, draft.wire.layout.field: [message for row in out for message in row]}
-    return any(tails)
-
-
-def _with_tail(message: JsonObject, tail: Tail, draft: BodyDraft) -> list[Json]:
-    following: list[Json] = []
-    for text in tail.texts:
-        joined = tail_text(message, text, draft.wire.name, draft.info)
-        if joined is not None:
-            message, more = joined
-            following += more
-    return [message, *following, *tail.messages]
 
 
 def _broken_rules(
@@ -595,7 +530,7 @@ class Budget:
             before.digest = b""
             given, fitted = before.fit(body, offering)
             if fitted is not given:
-                draft = BodyDraft(unmarked_body(fitted, wire.layout.field), HeadState(given, given), wire, before.sent)
+                draft = BodyDraft(unmarked_body(fitted, wire.layout.field), wire, before.sent)
                 fitted = draft.body if RULES["marks"](draft) else fitted
                 broken = _broken_rules(fitted, call, headers, draft)
                 if broken and (new := broken - _broken_rules(body, call, headers)):

@@ -6,6 +6,7 @@ stays at that place in every later request. Nothing is ever put between messages
 
 from __future__ import annotations
 
+import copy
 import difflib
 import hashlib
 import re
@@ -18,12 +19,13 @@ from typing import NamedTuple
 import msgspec
 
 from quire.audit.first_difference import ID, TIME, tool_name
+from quire.fitting import unmarked_message
 from quire.providers.cache_marks import Marker
 from quire.providers.models import ModelInfo, data
-from quire.providers.prefix import MARKS, Path, bare, changed_body, same_start, unmarked_in, write_value
+from quire.providers.prefix import MARKS, Path, bare, changed_body, same_start, write_value
 from quire.providers.rules import GrowingCheck
 from quire.providers.wires import Wire
-from quire.values import Json, JsonObject, as_objects, value_at
+from quire.values import Json, JsonObject, as_objects, cached_property, value_at
 
 
 class Patch(NamedTuple):
@@ -45,33 +47,30 @@ def patch(first: str, text: str) -> Patch:
 
 
 class HeadChanges(msgspec.Struct):
-    """What was told of a conversation's head since it was first sent, up to one of the messages."""
+    """What a model was told of the head since it was first sent, up to one of the messages."""
 
-    # What the head says by now, by where it stands there; early messages by their place. As patches of what was first
-    # sent: a head is long, and a conversation has many tails.
+    # The texts by where they stand; early messages by their place. As patches of what was first sent: a head is long, and a
+    # conversation has many additions.
     texts: dict[Path, Patch] = {}
-    late_tools: tuple[str, ...] = ()
+    # The definitions of late tools, by name.
+    late_tools: dict[str, bytes] = {}
     effort: str = ""
 
 
-class Tail(msgspec.Struct):
-    """What stands behind a message: texts that joined it, messages of their own, and all that was told by then."""
+class Addition(msgspec.Struct):
+    """What was put behind a message: texts that joined it, messages of their own, and all that was told by then."""
 
     texts: list[str] = []
     messages: list[JsonObject] = []
     changes: HeadChanges = msgspec.field(default_factory=HeadChanges)
 
-
-def joined_tails(old: Tail, new: Tail) -> Tail:
-    """What two requests told behind the same messages; of two system messages in a row Anthropic takes one."""
-    messages = list(old.messages)
-    for message in new.messages:
-        if messages and messages[-1].get("role") == message.get("role") == "system":
-            content = [*messages[-1]["content"], *message["content"]]
-            messages[-1] = {**messages[-1], **message, "content": content}
+    def add(self, message: JsonObject) -> None:
+        """One message more; of two system messages in a row Anthropic takes one."""
+        last = self.messages[-1] if self.messages else {}
+        if last.get("role") == message.get("role") == "system":
+            self.messages[-1] = {**last, **message, "content": [*last["content"], *message["content"]]}
         else:
-            messages.append(message)
-    return Tail([*old.texts, *new.texts], messages)
+            self.messages.append(message)
 
 
 class SentMessages:
@@ -91,28 +90,37 @@ class SentMessages:
 
 
 class HeadState(msgspec.Struct):
-    """What one conversation's requests began with, and what was told since behind which messages."""
+    """What a conversation's next request is compared with."""
 
-    first: JsonObject
     # The newest request in the words of the application, its head as first sent.
     newest: JsonObject
-    # By the hash of all messages up to one: what was put behind it.
-    tails: dict[str, Tail] = {}
+    # What was put behind messages, by `BodyDraft.ends`.
+    additions: dict[str, Addition] = {}
+    # The names of all tools there were, in the order of their arrival.
     tools: tuple[str, ...] = ()
     # How many bytes the newest request has.
     size: int = 0
 
 
 class BodyDraft:
-    """One request while rules mend it."""
+    """One request while rules mend it: they put its head back as first sent, and tell behind the newest message what it says."""
 
     def __init__(
-        self, body: JsonObject, state: HeadState, wire: Wire, sent: SentMessages, rules: Sequence[str] = ()
+        self,
+        given: JsonObject,
+        wire: Wire,
+        sent: SentMessages,
+        before: HeadState | None = None,
+        rules: Sequence[str] = (),
     ) -> None:
-        self.body, self.state, self.wire, self.sent, self.rules = body, state, wire, sent, rules
-        self.info, self.tail, self.changes = sent.marker.info, Tail(), HeadChanges()
-        # Whether what `changes` says was told stands in this request: it does not behind another front.
-        self.holds_changes = True
+        self.given = self.body = given
+        self.wire, self.sent, self.rules, self.info = wire, sent, rules, sent.marker.info
+        self.state = copy.copy(before or HeadState(given))
+        # What the model knows by the newest message, and what it is told there: the same may have been sent before.
+        standing = [*map(self.state.additions.get, self.ends)] if self.state.additions else [None]
+        known = next((addition.changes for addition in reversed(standing) if addition is not None), HeadChanges())
+        addition = standing[-1] or Addition()
+        self.changes, self.addition = copy.copy(known), Addition([*addition.texts], [*addition.messages])
         # Texts of the head that are again as first sent; the headers it needs; the digests of messages that were marked.
         self.restored, self.betas, self.lines = set[Path](), list[str](), list[bytes]()
 
@@ -120,18 +128,44 @@ class BodyDraft:
     def messages(self) -> list[Json]:
         return list(self.body[self.wire.layout.field])
 
+    @cached_property
+    def ends(self) -> list[str]:
+        """For each message a hash of all up to it, with what was put behind earlier ones.
+
+        Of the first two, which may be another context each time, it says only their kind.
+        """
+        running, ends = hashlib.sha256(), list[str]()
+        for at, message in enumerate(self.given[self.wire.layout.field]):
+            running.update(self.digest(message) if at > 1 else bytes([self._can_join(message)]))
+            ends.append(running.hexdigest())
+            if addition := self.state.additions.get(ends[-1]):
+                running.update(write_value([addition.texts, addition.messages]))
+        return ends
+
+    @cached_property
+    def texts(self) -> tuple[dict[Path, str], dict[Path, str]]:
+        """The texts of the head, as first sent and as the application says them now."""
+        return dict(head_texts(self.state.newest, self.wire)), dict(head_texts(self.given, self.wire))
+
+    def _can_join(self, message: Json) -> bool:
+        return isinstance(message, dict) and tail_text(message, "", self.wire.name, self.info) is not None
+
     @property
     def takes_text(self) -> bool:
         """Whether something can be told behind the newest message."""
-        last = self.messages[-1] if self.messages else {}
-        return isinstance(last, dict) and tail_text(last, "", self.wire.name, self.info) is not None
+        return self._can_join(self.messages[-1])
+
+    @property
+    def waits(self) -> bool:
+        """Whether a text that cannot be told now is told behind a later message."""
+        return self.wire.name == "gemini" and not self.takes_text
 
     def digest(self, message: Json) -> bytes:
         """What a message is known by, whatever its marks and the order of its keys."""
         return self.sent.plain.get(id(message)) or plain_digest(message)
 
     def tell(self, tag: str, text: str) -> None:
-        self.tail.texts.append(f"<{tag}>\n{text}\n</{tag}>")
+        self.addition.texts.append(f"<{tag}>\n{text}\n</{tag}>")
 
     def known_text(self, path: Path, first: str) -> str:
         """What the model knows to stand at a place by now: what it was told last, else what was first sent."""
@@ -141,6 +175,43 @@ class BodyDraft:
     def note_text(self, path: Path, first: str, now: str) -> None:
         """Note that the model was told what stands at a place now."""
         self.changes.texts = {**self.changes.texts, path: patch(first, now)}
+
+    def means_the_same(self) -> bool:
+        """Whether the head as first sent, and what can be told of it since, come to what the application says now."""
+        first, now = self.texts
+        sent, before = (
+            [write_value(bare(tool)) for tool in as_objects(body.get("tools"))]
+            for body in (self.body, self.state.newest)
+        )
+        offered = {**_definitions(self.body), **self.changes.late_tools} if self.changes.late_tools else {}
+        fronts = {path: _joined_texts(_value(self.given, path)) for path in self.changes.texts if path not in first}
+        return (
+            (self.takes_text or not (self.addition.texts or self.addition.messages))
+            and first.keys() == now.keys()
+            and all(text == first[path] or path in self.restored for path, text in now.items())
+            and (self.waits or all(self.known_text(path, first[path]) == text for path, text in now.items()))
+            and all(self.known_text(path, "") == text for path, text in fronts.items())
+            and sent == before
+            and (not offered or offered == _definitions(self.given))
+            and (self.changes.effort or _effort(self.body, self.wire)) == _effort(self.given, self.wire)
+        )
+
+    def put_additions(self) -> bool:
+        """Put earlier additions behind the messages that they followed, and the new one behind the last."""
+        if self.addition.texts or self.addition.messages:
+            self.addition.changes = self.changes
+            self.state.additions = {**self.state.additions, self.ends[-1]: self.addition}
+        if self.state.additions.keys().isdisjoint(self.ends if self.state.additions else ()):
+            return False
+        out = list[Json]()
+        for message, end in zip(self.messages, self.ends, strict=True):
+            addition, following = self.state.additions.get(end, Addition()), list[JsonObject]()
+            for text in addition.texts:
+                message, more = tail_text(message, text, self.wire.name, self.info) or (message, [])
+                following += more
+            out += [message, *following, *addition.messages]
+        self.body = {**self.body, self.wire.layout.field: out}
+        return True
 
 
 # Where a text can join: the end of the user's message, or a message of its own behind it.
@@ -213,8 +284,10 @@ def tool_order(draft: BodyDraft) -> bool:
     tools = draft.body.get("tools")
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         return False
-    names = draft.state.tools = tuple(dict.fromkeys((*draft.state.tools, *map(tool_name, offered_tools(tools)))))
-    ranks = {name: rank for rank, name in enumerate(names)}
+    rows = (as_objects(draft.state.newest.get("tools")), tools)
+    names = (tool_name(tool) for row in rows for tool in offered_tools(row))
+    draft.state.tools = tuple(dict.fromkeys((*draft.state.tools, *names)))
+    ranks = {name: rank for rank, name in enumerate(draft.state.tools)}
     better = [
         {**tool, field: sorted(tool[field], key=lambda inner: ranks[tool_name(inner)])}
         if (field := _inner_field(tool))
@@ -240,58 +313,50 @@ def offered_tools(tools: Sequence[JsonObject]) -> Iterator[JsonObject]:
 
 
 def late_tools(draft: BodyDraft) -> bool:
-    first, now, features = (draft.state.first.get("tools") or [], draft.body.get("tools") or [], draft.info.features)
-    if not (first and features.late_tools and draft.wire.late_tools):
+    first, now = (as_objects(body.get("tools")) for body in (draft.state.newest, draft.body))
+    if not (first and draft.info.features.late_tools and draft.wire.late_tools):
         return False
-    first_tools = {tool_name(tool): bare(tool) for tool in first}
-    by_name = {tool_name(tool): tool for tool in now}
-    new = [tool for name, tool in by_name.items() if name not in first_tools]
-    stays = all(bare(by_name.get(name, {})) == tool for name, tool in first_tools.items())
-    # A tool that was added late cannot be removed: once it is gone, the application's own list is sent again.
-    if not stays or not set(draft.changes.late_tools) <= set(by_name) or not new:
-        return False
+    before, offered = _definitions(draft.state.newest), _definitions(draft.body)
+    new = [tool for tool in now if tool_name(tool) not in before]
     untold = [tool for tool in new if tool_name(tool) not in draft.changes.late_tools]
-    if untold and not draft.takes_text:
+    if not new or not before.items() <= offered.items():
         return False
     if untold and draft.wire.name == "anthropic":
         inline = [{"type": "tool_definition", "definition": bare(tool)} for tool in untold]
-        _system_message(draft, {"content": [{"type": "tool_addition", "tool": definition} for definition in inline]})
+        content = [{"type": "tool_addition", "tool": definition} for definition in inline]
+        draft.addition.add({"role": "system", "content": content})
     elif untold:
-        draft.tail.messages.append({"type": "additional_tools", "role": "developer", "tools": untold})
-    draft.changes.late_tools += tuple(map(tool_name, untold))
-    draft.body = {**draft.body, "tools": list(first)}
+        draft.addition.add({"type": "additional_tools", "role": "developer", "tools": untold})
+    draft.changes.late_tools = {**draft.changes.late_tools, **{name: offered[name] for name in map(tool_name, untold)}}
+    draft.body = {**draft.body, "tools": first}
     return True
 
 
-def _system_message(draft: BodyDraft, says: JsonObject) -> None:
-    """One system message holds all that came between two turns."""
-    last = draft.tail.messages[-1] if draft.tail.messages else None
-    if last is not None and last.get("role") == "system":
-        draft.tail.messages[-1] = {**last, **says}
-    else:
-        draft.tail.messages.append({"role": "system", "content": [], **says})
+def _definitions(body: JsonObject) -> dict[str, bytes]:
+    """The tools that a request lists, by name, whatever their marks and the order of their keys."""
+    return {tool_name(tool): write_value(bare(tool), "sorted") for tool in as_objects(body.get("tools"))}
 
 
 # How hard to think: the request's own setting stays, a change is an appended item.
 
 
+_EFFORTS = {"openai-responses": "reasoning", "anthropic": "output_config"}
+
+
+def _effort(body: JsonObject, wire: Wire) -> str:
+    return str(value_at(body, _EFFORTS.get(wire.name, ""), "effort") or "")
+
+
 def late_effort(draft: BodyDraft) -> bool:
-    holder = {"openai-responses": "reasoning", "anthropic": "output_config"}.get(draft.wire.name)
-    if holder is None or not draft.info.features.late_effort:
-        return False
-    first, now = ((body.get(holder) or {}).get("effort") for body in (draft.state.first, draft.body))
-    if not first or not now:
-        return False
+    first, now = (_effort(body, draft.wire) for body in (draft.state.newest, draft.body))
     current = draft.changes.effort or first
-    if now == current == first:
+    if not (first and now and draft.info.features.late_effort) or now == current == first:
         return False
-    if now != current:
-        if not draft.takes_text:
-            return False
-        if holder == "reasoning":
-            draft.tail.messages.append({"type": "configuration_update", "reasoning": {"effort": now}})
-        else:
-            _system_message(draft, {"output_config": {"effort": now}})
+    holder = _EFFORTS[draft.wire.name]
+    if now != current and holder == "reasoning":
+        draft.addition.add({"type": "configuration_update", "reasoning": {"effort": now}})
+    elif now != current:
+        draft.addition.add({"role": "system", "content": [], "output_config": {"effort": now}})
     draft.changes.effort = now
     draft.body = {**draft.body, holder: {**draft.body[holder], "effort": first}}
     return True
@@ -317,7 +382,11 @@ def head_texts(body: JsonObject, wire: Wire) -> Iterator[tuple[Path, str]]:
     for unit in chain(wire.layout.head(body), takewhile(lambda unit: unit.section == "system", leading)):
         if unit.section == "system":
             path = unit.path or tuple(name for name in _SYSTEM_FIELDS if name in body)[:1]
-            yield from _texts_below(reduce(getitem, path, body) if path else None, path)  # type: ignore[arg-type]
+            yield from _texts_below(_value(body, path) if path else None, path)
+
+
+def _value(body: JsonObject, path: Path) -> Json:
+    return reduce(getitem, path, body)  # type: ignore[arg-type]
 
 
 def _texts_below(value: Json, path: Path) -> Iterator[tuple[Path, str]]:
@@ -356,22 +425,21 @@ def _changed_head(draft: BodyDraft, kind: str) -> bool:
 
     A text in which another rule's changes stand too is sent so where that rule is on.
     """
-    first = dict(head_texts(draft.state.first, draft.wire))
-    now = dict(head_texts(draft.body, draft.wire))
+    first, now = draft.texts
     # What the model knows by now: what is again as it was first has to be told, too.
     known = {path: draft.known_text(path, first.get(path, "")) for path in now}
-    changed = [path for path in now if not first.get(path) == now[path] == known[path]]
+    changed = [path for path in now if path not in draft.restored and not first.get(path) == now[path] == known[path]]
     if first.keys() != now.keys() or not changed:
         return False
     # Against what stands in the head, and against what was told of it last.
     olds = {path: {first[path], known[path]} - {now[path]} for path in changed}
     kinds = {path: {name for old in olds[path] for name, _ in changed_sections(old, now[path])} for path in changed}
-    fits = [path for path in changed if path not in draft.restored and {kind} <= kinds[path] <= {kind, *draft.rules}]
+    fits = [path for path in changed if {kind} <= kinds[path] <= {kind, *draft.rules}]
     untold = [path for path in fits if known[path] != now[path]]
-    if not fits or (untold and not draft.takes_text and draft.wire.name != "gemini"):
+    if not fits:
         return False
     for path in fits:
-        if path in untold and draft.takes_text:
+        if path in untold and not draft.waits:
             sections = changed_sections(known[path], now[path])
             for name in dict.fromkeys(name for name, _ in sections):
                 draft.tell(_TAGS[name], "\n".join(text for about, text in sections if about == name))
@@ -454,16 +522,16 @@ def _section(lines: Sequence[str], start: int, end: int) -> tuple[str, str]:
 
 def _changed_front(draft: BodyDraft) -> bool:
     """A message in front of the history that is another each time: the first one stays, the newest is told behind."""
-    before, now = draft.state.newest.get(draft.wire.layout.field), draft.messages
-    if not isinstance(before, list) or len(now) <= len(before):
-        return False
+    field = draft.wire.layout.field
+    before, now = draft.state.newest[field], draft.messages
     pairs = enumerate(zip(before, now, strict=False))
     moved = [at for at, (was, is_now) in pairs if was != is_now and draft.digest(was) != draft.digest(is_now)]
     # One that is again as it was first, where the model was told of another since.
-    now_texts = [_joined_texts(message) for message in now[: min(2, len(before))]]
-    field = draft.wire.layout.field
-    moved = moved or [at for at, text in enumerate(now_texts) if draft.known_text((field, at), text) != text]
+    told_of = [at for at in (0, 1) if (field, at) in draft.changes.texts]
+    moved = moved or [at for at in told_of if draft.known_text((field, at), "") != _joined_texts(now[at])]
     if len(moved) != 1 or moved[0] > 1 or moved[0] >= len(before) - 1:
+        return False
+    if len(now) <= len(before) and moved != told_of:
         return False
     at = moved[0]
     path: Path = (field, at)
@@ -487,11 +555,7 @@ def _joined_texts(message: Json) -> str:
 
 def plain_digest(message: Json) -> bytes:
     """The hash of a message without its marks and the order of its keys; one block of text is the same as the text alone."""
-    plain: Json = unmarked_in(bare(message), "content")
-    match value_at(plain, "content"):
-        case [{"type": "text" | "input_text" | "output_text", "text": str(text), **more}] if not more:
-            plain = {**plain, "content": text}
-    return hashlib.sha256(write_value(plain, "sorted")).digest()
+    return hashlib.sha256(write_value(unmarked_message(message), "sorted")).digest()
 
 
 # Cache marks, where the application sets none.
