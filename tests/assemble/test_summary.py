@@ -76,6 +76,7 @@ def test_what_a_call_changed_is_what_it_names_and_not_what_it_writes() -> None:
     entries = [
         *(values.call("1", "write", {"content": script, "path": "/tmp/one.py"}), values.result("1", "ok")),
         *(values.call("2", "edit", edit), values.result("2", "ok")),
+        values.respond("Both are as you want them."),
     ]
     told = earlier(summary(entries, 200)).words
     assert {*told["Changed: "]} == {"/tmp/one.py", "/tmp/two.py"}
@@ -169,6 +170,34 @@ def test_what_failed_and_then_worked_has_not_failed_and_a_state_is_nothing_to_do
     # What an earlier summary told as failed may have worked since.
     later = summary([values.user("Again."), *tried(4, "src/b.py", False)], 300, text)
     assert "no such file" not in later
+
+
+def done(name: str, gave: str = "ok", **args: str) -> list[Entry]:
+    id = f"{name} {args}"
+    return [values.call(id, name, args), values.result(id, None, gave)]
+
+
+def test_a_model_that_says_nothing_is_told_by_its_newest_calls() -> None:
+    asked = values.user("Serve on port 80.")
+    plan = [planned("step", "completed", "pending"), values.result("p", None, "ok")]
+    steps = [*done("grep", pattern="port"), *done("edit", path="src/web.py", new="port = 80"), *plan]
+    silent = summary([asked, *steps, *done("bash", command="cd /app; make test")], 300)
+    told = ["Assistant: grep port", "edit src/web.py port = 80", "bash make test"]
+    assert silent.split("\n")[:-2] == [f"User: {asked.text}", "Open: step 1 of the plan", *told]
+    assert "grep" not in summary([asked, *steps, values.respond("The port was 8080. I changed it to 80.")], 300)
+    many = summary([asked, *(one for n in range(60) for one in done("read", path=f"src/a_{n}.py"))], 300, silent)
+    assert "bash make test\nread src/a_55.py" in many
+    assert "decisions" not in many
+
+
+def test_what_failed_is_told_where_no_mark_says_so() -> None:
+    failed = done("bash", "ok\n\n===== 2 failed, 9 passed in 0.3s =====", command="pytest tests/a.py")
+    found = done("grep", 'raise KeyError("not found")', pattern="KeyError")
+    said = values.respond("I have updated the loader.")
+    text = summary([values.user("Mend the loader."), *failed, *found, said], 300)
+    assert [line for line in text.split("\n") if line.startswith("Failed")] == [
+        "Failed: ===== 2 failed, 9 passed in 0.3s ===== (bash pytest tests/a.py)"
+    ]
 
 
 def planned(key: str, *states: str) -> Entry:
@@ -848,7 +877,7 @@ def test_what_a_line_named_that_has_no_place_any_more_is_named_without_it() -> N
 def test_marks_of_pages_that_no_call_names_are_not_listed_however_much_room_there_is() -> None:
     page = "\n".join(f"- link [ref=e{n}]" for n in range(2_000, 4_000))
     entries = [values.user("Find a room."), values.call("1", "open", {"url": "/rooms/lisbon"})]
-    assert summary([*entries, values.result("1", page)], 900) == "User: Find a room.\nUsed: /rooms/lisbon"
+    assert summary([*entries, values.result("1", page)], 900) == "User: Find a room.\nAssistant: open /rooms/lisbon"
 
 
 def test_annotations_and_ids_that_no_space_parts_from_their_sentence_are_telling_words() -> None:

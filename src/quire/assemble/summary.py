@@ -152,8 +152,8 @@ _CHANGES = re.compile(
 )
 # Arguments that name what a call is about.
 _NAMES = re.compile(r"(?i)path|file|ur[il]$|(?:^|_)id$|name$")
-# So many failures are told, and so many things left open: the newest.
-_FEW = {"Open": 5, "Failed": 3}
+# So many failures are told, and so many things left open: the newest. So many calls, where the model said nothing.
+_FEW, _STEPS = {"Open": 5, "Failed": 3}, 5
 # A failure is looked for in so many characters of what a call gave; and going to a folder in front of a command.
 _FAILURE = 20_000
 _FOLDER = re.compile(r"^cd \S+ ?(?:&&|;) ?")
@@ -268,13 +268,15 @@ def _within(draft: _Draft, limit: int) -> str:
 def _summary_lines(before: Sequence[Line], leaving: Leaving) -> Iterator[Line]:
     """Earlier lines, then what the user asked, what the model settled or left open, and the newest failures.
 
+    Of a model that said nothing, the newest calls.
     What failed and then worked with the same tool on the same thing is no failure any more; what was open before the
     model's newest plan is what that plan says, and what it wanted of the user is open until the user speaks.
     """
     entries, staying = leaving.entries, leaving.staying
     spoke = next((entry.seq for entry in reversed(entries) if entry.kind == "user"), 0)
     plan = next((entry.seq for entry in reversed((*entries, *staying)) if _open_steps(entry) is not None), None)
-    worked = {_target(call): seq for part in (entries, staying) for seq, call in _calls(part, failed=False).items()}
+    done = _calls(entries, failed=False)
+    worked = {_target(call): seq for seq, call in (done | _calls(staying, failed=False)).items()}
     failed = _calls(entries, failed=True)
     newest = [seq for seq, call in failed.items() if worked.get(_target(call), 0) < seq][-_FEW["Failed"] :]
     texts = (entry.text for entry in entries if entry.kind in ("user", "respond"))
@@ -302,13 +304,23 @@ def _summary_lines(before: Sequence[Line], leaving: Leaving) -> Iterator[Line]:
             yield Line("Failed", f"{text} {tool}{called if target in called else target})")
         if entry.seq == plan:
             yield from (Line("Open", _flat(step)) for step in _next_steps(_open_steps(entry) or []))
+    if not any(entry.kind == "respond" and entry.text.strip() for entry in entries):
+        steps = [call for call in done.values() if _open_steps(call) is None]
+        for call in steps[-_STEPS:]:
+            yield Line("Assistant", first_words(f"{call.name} {_call_line(call)}", _DECISION_CHARS))
 
 
 def _calls(entries: Sequence[Entry], failed: bool) -> dict[int, Entry]:
     """The calls that failed, or all others, by the seq of their result."""
     calls = {entry.call_id: entry for entry in entries if entry.kind == "call"}
     results = [entry for entry in entries if entry.kind == "result" and entry.call_id in calls]
-    return {entry.seq: calls[entry.call_id] for entry in results if bool(entry.body.get("error")) == failed}
+    return {entry.seq: calls[entry.call_id] for entry in results if _is_failure(entry) == failed}
+
+
+def _is_failure(result: Entry) -> bool:
+    """Whether a call failed: as its result is marked, or, since most formats have no such mark, as its last line says."""
+    last = result_text(result)[-_LONGEST:].rstrip().rpartition("\n")[2]
+    return bool(result.body.get("error")) or tells_failure(last)
 
 
 def _each_demand_once(lines: Sequence[Line]) -> list[Line]:
