@@ -191,7 +191,7 @@ def test_a_model_that_says_nothing_is_told_by_its_newest_calls() -> None:
 
 
 def test_what_failed_is_told_where_no_mark_says_so() -> None:
-    failed = done("bash", "ok\n\n===== 2 failed, 9 passed in 0.3s =====", command="pytest tests/a.py")
+    failed = done("bash", "ok\n" * 9_000 + "===== 2 failed, 9 passed in 0.3s =====", command="pytest tests/a.py")
     found = done("grep", 'raise KeyError("not found")', pattern="KeyError")
     said = values.respond("I have updated the loader.")
     text = summary([values.user("Mend the loader."), *failed, *found, said], 300)

@@ -154,7 +154,7 @@ _CHANGES = re.compile(
 _NAMES = re.compile(r"(?i)path|file|ur[il]$|(?:^|_)id$|name$")
 # So many failures are told, and so many things left open: the newest. So many calls, where the model said nothing.
 _FEW, _STEPS = {"Open": 5, "Failed": 3}, 5
-# A failure is looked for in so many characters of what a call gave; and going to a folder in front of a command.
+# A failure is looked for in so many characters of what a call gave, the last; and going to a folder in front of a command.
 _FAILURE = 20_000
 _FOLDER = re.compile(r"^cd \S+ ?(?:&&|;) ?")
 # A plan that the model keeps: steps with their states in a call (`update_plan`, `TodoWrite`), or boxes in its words.
@@ -381,7 +381,7 @@ def _next_steps(steps: list[str]) -> list[str]:
 
 def _failure(text: str) -> str:
     """What a failed call says of it: from the first line on that speaks of a failure, else from the first."""
-    lines = [flat for line in text[:_FAILURE].split("\n") if (flat := _flat(line))]
+    lines = [flat for line in text[-_FAILURE:].split("\n") if (flat := _flat(line))]
     speaks = (at for at, line in enumerate(lines) if tells_failure(line))
     return first_words(_flat("\n".join(lines[next(speaks, 0) :])[:_LONGEST]), _DECISION_CHARS)
 
