@@ -307,7 +307,7 @@ def _summary_lines(before: Sequence[Line], leaving: Leaving) -> Iterator[Line]:
     if not any(entry.kind == "respond" and entry.text.strip() for entry in entries):
         steps = [call for call in done.values() if _open_steps(call) is None]
         for call in steps[-_STEPS:]:
-            yield Line("Assistant", first_words(f"{call.name} {_call_line(call)}", _DECISION_CHARS))
+            yield Line("Assistant", first_words(f"{call.name} {_call_line(call)}".strip(), _DECISION_CHARS))
 
 
 def _calls(entries: Sequence[Entry], failed: bool) -> dict[int, Entry]:
