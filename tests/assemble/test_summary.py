@@ -491,7 +491,7 @@ def test_a_paste_full_of_words_of_command_takes_no_more_than_a_long_message(end:
     assert 100 < sum(map(len, demands(pasted))) < 2_000
 
 
-@pytest.mark.parametrize("sign", ['{"a":', "a", "文", "* ", "f(", "=", "-", "\n"])
+@pytest.mark.parametrize("sign", ['{"a":', "a", "文", "* ", "f(", "=", "-", "\n", "<bash-stdout>\n"])
 def test_what_one_long_line_holds_is_told_in_a_time_that_grows_with_it(sign: str) -> None:
     tries = count()  # each another text: what was looked at once is remembered
 
