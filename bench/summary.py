@@ -16,7 +16,7 @@ from typing import Any
 from quire.assemble.summary import Leaving, extract
 from quire.cli.output import print_table
 from quire.tokens import counter
-from quire.values import Entry, result_text
+from quire.values import Entry, chain, result_text
 from traces import conversations, entries, files, parser
 
 SHARE = 0.1
@@ -57,7 +57,7 @@ def measure(listed: list[Entry], budget: int | None) -> dict[str, float] | None:
         return None
     whole = "\n".join(text_of(entry) for entry in first)
     limit = budget or max(16, int(count(whole) * SHARE))
-    ours = extract(Leaving(tuple(first), "", limit))
+    ours = extract(Leaving(tuple(chain(first)), "", limit))
     plain = head_and_tail(whole, limit)
     return {
         "facts": len(wanted),

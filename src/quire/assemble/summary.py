@@ -152,9 +152,9 @@ _CHANGES = re.compile(
 )
 # Arguments that name what a call is about.
 _NAMES = re.compile(r"(?i)path|file|ur[il]$|(?:^|_)id$|name$")
-# So many failures are told, and so many things left open: the newest.
-_FEW = {"Open": 5, "Failed": 3}
-# A failure is looked for in so many characters of what a call gave; and going to a folder in front of a command.
+# So many failures are told, and so many things left open: the newest. So many calls, where the model said nothing.
+_FEW, _STEPS = {"Open": 5, "Failed": 3}, 5
+# A failure is looked for in so many characters of what a call gave, the last; and going to a folder in front of a command.
 _FAILURE = 20_000
 _FOLDER = re.compile(r"^cd \S+ ?(?:&&|;) ?")
 # A plan that the model keeps: steps with their states in a call (`update_plan`, `TodoWrite`), or boxes in its words.
@@ -268,13 +268,15 @@ def _within(draft: _Draft, limit: int) -> str:
 def _summary_lines(before: Sequence[Line], leaving: Leaving) -> Iterator[Line]:
     """Earlier lines, then what the user asked, what the model settled or left open, and the newest failures.
 
+    Of a model that said nothing, the newest calls.
     What failed and then worked with the same tool on the same thing is no failure any more; what was open before the
     model's newest plan is what that plan says, and what it wanted of the user is open until the user speaks.
     """
     entries, staying = leaving.entries, leaving.staying
     spoke = next((entry.seq for entry in reversed(entries) if entry.kind == "user"), 0)
     plan = next((entry.seq for entry in reversed((*entries, *staying)) if _open_steps(entry) is not None), None)
-    worked = {_target(call): seq for part in (entries, staying) for seq, call in _calls(part, failed=False).items()}
+    done = _calls(entries, failed=False)
+    worked = {_target(call): seq for seq, call in (done | _calls(staying, failed=False)).items()}
     failed = _calls(entries, failed=True)
     newest = [seq for seq, call in failed.items() if worked.get(_target(call), 0) < seq][-_FEW["Failed"] :]
     texts = (entry.text for entry in entries if entry.kind in ("user", "respond"))
@@ -285,8 +287,8 @@ def _summary_lines(before: Sequence[Line], leaving: Leaving) -> Iterator[Line]:
         if line.who != "Failed" or not any(tool in line.text and target in line.text for tool, target in worked):
             yield Line(line.who, line.text.removesuffix(MORE))
     for entry in entries:
-        if entry.kind == "user" and entry.text.strip():
-            yield Line("User", _request_text(entry.text))
+        if entry.kind == "user" and (request := _request_text(entry.text)):
+            yield Line("User", request)
         elif entry.kind == "respond":
             sentences = re.split(r"(?<=[.!?])\s+|(?<=[。！？])|\n+", _BOX.sub("", _ASIDE.sub("\n", entry.text)))
             reports = entry.seq in closing
@@ -302,13 +304,23 @@ def _summary_lines(before: Sequence[Line], leaving: Leaving) -> Iterator[Line]:
             yield Line("Failed", f"{text} {tool}{called if target in called else target})")
         if entry.seq == plan:
             yield from (Line("Open", _flat(step)) for step in _next_steps(_open_steps(entry) or []))
+    if not any(entry.kind == "respond" and entry.text.strip() for entry in entries):
+        steps = [call for call in done.values() if _open_steps(call) is None]
+        for call in steps[-_STEPS:]:
+            yield Line("Assistant", first_words(f"{call.name} {_call_line(call)}".strip(), _DECISION_CHARS))
 
 
 def _calls(entries: Sequence[Entry], failed: bool) -> dict[int, Entry]:
     """The calls that failed, or all others, by the seq of their result."""
     calls = {entry.call_id: entry for entry in entries if entry.kind == "call"}
     results = [entry for entry in entries if entry.kind == "result" and entry.call_id in calls]
-    return {entry.seq: calls[entry.call_id] for entry in results if bool(entry.body.get("error")) == failed}
+    return {entry.seq: calls[entry.call_id] for entry in results if _is_failure(entry) == failed}
+
+
+def _is_failure(result: Entry) -> bool:
+    """Whether a call failed: as its result is marked, or, since most formats have no such mark, as its last line says."""
+    last = result_text(result)[-_LONGEST:].rstrip().rpartition("\n")[2]
+    return bool(result.body.get("error")) or tells_failure(last)
 
 
 def _each_demand_once(lines: Sequence[Line]) -> list[Line]:
@@ -369,7 +381,7 @@ def _next_steps(steps: list[str]) -> list[str]:
 
 def _failure(text: str) -> str:
     """What a failed call says of it: from the first line on that speaks of a failure, else from the first."""
-    lines = [flat for line in text[:_FAILURE].split("\n") if (flat := _flat(line))]
+    lines = [flat for line in text[-_FAILURE:].split("\n") if (flat := _flat(line))]
     speaks = (at for at, line in enumerate(lines) if tells_failure(line))
     return first_words(_flat("\n".join(lines[next(speaks, 0) :])[:_LONGEST]), _DECISION_CHARS)
 
@@ -583,10 +595,17 @@ def _flat(text: str) -> str:
 _BEGINS = re.compile(r"[^\w\s('\"]|\d+[.)]\s|\d+[-/:]\d|[^\W\d_a-z]")
 
 
+# What Claude Code says in the user's place: that commands of its own were run, what they gave, that the user stopped it.
+_NOTICE = re.compile(
+    r"(?m)^(?:Caveat: The messages below were generated by the user .*|\[Request interrupted by user.*\])$|"
+    r"^<(local-command-\w+|bash-std\w+)>[\s\S]{0,4000}?</\1>"
+)
+
+
 def _request_text(text: str) -> str:
     """A request on one line; where a line ends a sentence that has no full stop, a list's say, it is seen."""
     out, code = "", False
-    for line in filter(None, map(str.strip, text.split("\n"))):
+    for line in filter(None, map(str.strip, _NOTICE.sub("", text).split("\n"))):
         begins = _BEGINS.match(line) and line[0] == line[0].upper()
         out += ("" if not out else GAP if code or (begins and out[-1] not in STOPS) else " ") + line
         code = is_code(line)

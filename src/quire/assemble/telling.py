@@ -230,6 +230,8 @@ _LEAVE = (
     r"(?:okay|ok|fine|feel free|you are free|you['’]re free) to|(?:allowed|permitted) (?:now|again)|"
     r"(?:is|are|be|been|now|again) (?:allowed|permitted|lifted|revoked)|(?:please|just|so|and|can|may|now|then|ok|okay|let['’]s),? (?:forget|ignore)"
 )
+# A rule in a word or two begins with one of these: use tabs.
+_USE = "use|verwendet?|nutzt?e?|benutzt?e?|utilise[zr]?|usad?|utiliza|utilizza|gebruik|använd|brug|bruk|użyj|używaj|используй(?:те)?|použij"
 # You can now, or again.
 _CAN = "you can|kannst|könnt|peux|pouvez|puedes?|pueden|puoi|potete|podes?|kunt|możesz|můžeš|kan du|du kan"
 _NOW = "now|again|jetzt|nun|wieder|maintenant|désormais|ahora|ya|ora|adesso|agora|já|nu|weer|teraz|nyní|teď"
@@ -240,7 +242,7 @@ _PHRASES = re.compile(
     r"ab (?:jetzt|sofort)|finger (?:weg|von)\b|hört? auf|dej(?:a|en) de|ni se te\b|"
     r"au (?:plus|moins)|à partir d|hay que|tiene[ns]? que|(?:como|al|no) máximo|al menos|a partir d|d'ora in poi|pelo menos|"
     r"al massimo|vanaf nu|her zaman|de a(?:hora|gora) en|"
-    rf"(?:(?:{_LEAVE})|(?:{_CAN}) .{{0,60}}\b(?:{_NOW})|(?:{_NOW}),? (?:\S+ ){{0,3}}(?:{_CAN}))\b)|(?:^\W*|[,;] )(?:forget|ignore)\b"
+    rf"(?:(?:{_LEAVE})|(?:{_CAN}) .{{0,60}}\b(?:{_NOW})|(?:{_NOW}),? (?:\S+ ){{0,3}}(?:{_CAN}))\b)|(?:^\W*|[,;] )(?:please )?(?:forget|ignore|{_USE})\b"
 )
 # The same in languages that put no space around such words, or join them to others.
 _PARTS_OF_WORDS = re.compile(
