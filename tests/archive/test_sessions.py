@@ -336,8 +336,26 @@ def test_llm_logs_before_its_messages_were_a_tree(home: Path) -> None:
     assert [call.usage.input_total for call in asked.calls if call.usage] == [7, 7]
     assert [entry.at for entry in asked.entries()] == [None, *[1746093600500] * 4]
     change("ALTER TABLE responses DROP COLUMN system")
-    with pytest.raises(FormatError, match=r"logs.db is not as llm writes it: OperationalError no such column: system"):
+    with pytest.raises(FormatError, match=r"logs.db is not as llm writes it: no such column: system"):
         run("import", "logs.db")
+
+
+# What a client calls a provider -> whose price its requests have.
+NAMES = {"amazon-bedrock": "bedrock", "google_genai": "gemini", "google-vertex-anthropic": "anthropic", "azure-openai-responses": "azure", "openai-codex": "openai", "mistralai": "mistral", "Groq": "groq", "unheard of": "openai-chat"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_provider_is_known_by_what_its_clients_call_it(home: Path, name: str) -> None:
+    said = {"type": "ai", "data": {"content": "W", "usage_metadata": {"input_tokens": 7}, "response_metadata": {"model_provider": name, "model_name": "m"}}}  # fmt: skip
+    file = source_file(Path(keep("x.json", json.dumps([{"type": "human", "data": {"content": "q"}}, said]))))
+    assert [call.target for call in conversations(file, recognised(file))[0].calls] == [f"{NAMES[name]}:m"]
+
+
+@pytest.mark.parametrize(("api", "wanted"), [("anthropic-messages", "anthropic"), ("google-generative-ai", "gemini"), ("openai-responses", "openai-responses"), ("openai-completions", "openai-chat")])  # fmt: skip
+def test_a_provider_of_a_users_own_is_known_by_its_api(home: Path, api: str, wanted: str) -> None:
+    said = pi_lines({"role": "assistant", "provider": "my-gateway", "content": text("W"), "usage": {"input": 7}}, api=api)  # fmt: skip
+    file = source_file(Path(keep("x.json", said)))
+    assert [call.target for call in conversations(file, recognised(file))[0].calls] == [f"{wanted}:m"]
 
 
 def claude_lines(count: int) -> str:
@@ -527,9 +545,9 @@ def llm_thought(meta: JsonObject) -> bytes:
 
 def llm_file() -> bytes:
     return database(
-        FRAGMENTS + LLM + """CREATE TABLE part_fragments (part_id, fragment_id, "order"); CREATE TABLE part_attachments (part_id, attachment_id, "order")""",
-        **KEPT_APART, threads=[("t", "h", "2026")], messages=[("h", None, "user")], parts=[(1, "h", 0, "text", "W3", None)],
-        part_fragments=[(1, 1, 0), (1, 2, 1)], part_attachments=[(1, "a", 0), (1, "b", 1)],
+        FRAGMENTS + LLM + """CREATE TABLE part_attachments (part_id, attachment_id, "order")""",
+        **KEPT_APART, threads=[("t", "h", "2026")], messages=[("h", None, "user")], parts=[(1, "h", 0, "text", None, json.dumps({"text_ref": [{"fragment": 1}, {"literal": "\n"}, {"fragment": 2}, {"literal": "\nW3"}]}))],
+        part_attachments=[(1, "a", 0), (1, "b", 1)],
     )  # fmt: skip
 
 
@@ -999,6 +1017,15 @@ def test_what_strands_removed_or_took_back_its_model_sees_no_more(home: Path) ->
     assert re.findall(r"[GKSL]\d", run("render", "t", "-m", TARGETS[0], "--json")) == ["S1", "K0", "K1", "L1"]
 
 
+@pytest.mark.parametrize("api", ["openai-completions", "openai-responses", "anthropic-messages"])
+def test_what_the_user_wrote_in_parts_is_one_message_in_parts(home: Path, api: str) -> None:
+    parts = [{"type": "text", "text": "W1"}, {"type": "image", "mimeType": "image/png", "data": PNG}, {"type": "text", "text": "W2"}]  # fmt: skip
+    signed = {"type": "thinking", "thinking": "Hm", "thinkingSignature": json.dumps({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "O"})}  # fmt: skip
+    said = pi_lines({"role": "user", "content": parts}, {"role": "assistant", "api": api, "content": [signed, {"type": "text", "text": "A"}]}, api=api)  # fmt: skip
+    asked = imported(keep("x.json", said))[0]
+    assert (asked["text"], len(asked["images"])) == ("W1\nW2", 1)
+
+
 def test_arguments_that_broke_off_are_kept_as_they_are(home: Path) -> None:
     broken = {"tool_name": "f", "tool_call_id": "c", "args": '{"path": "a'}
     said = [parts({"user-prompt": {"content": "q"}}), parts({"tool-call": broken}, kind="response")]
@@ -1230,7 +1257,7 @@ def test_a_small_packed_file_that_unpacks_to_a_large_value_is_not_read(
         (b'{"role": "user", "content": "a"}\n{"role": "user", "content": "caf\xe9"}\n', [], "line 2, column 33: x.jsonl is not UTF-8 (0xe9)"),
         (b"# aider chat started at 1\n#### caf\xe9", [], "line 2, column 9: x.jsonl is not UTF-8 (0xe9)"),
         (b"\x89PNG\0\xff", [], "x.jsonl is neither text nor a database"),
-        ('{"trajectory_format": "mini-swe-agent-1.1"}', [], "x.jsonl is not as mini-swe-agent writes it: KeyError 'messages'"),
+        ('{"trajectory_format": "mini-swe-agent-1.1"}', [], "x.jsonl is not as mini-swe-agent writes it: it lacks 'messages'"),
         ('{"resourceSpans": []}', [], "hold no gen_ai.input.messages"),
         ('{"lhar": {"entries": [{"type": "entry", "raw": {"request_body": null}}]}}', [], "holds no bodies"),
     ],
@@ -1297,6 +1324,7 @@ def test_a_value_of_a_wrong_kind_is_read_or_refused_with_a_hint(name: str, place
         assert all(one.entries() is not None for one in conversations(file, store))
     except QuireError as error:
         hints = [error.hint]
+        assert not re.search(r"[a-z]Error\b|' object |indices must", str(error)), "it speaks of the file, not of Python"  # noqa: PT017
     assert all(hints)
 
 

@@ -456,11 +456,11 @@ def _whole_chat(events: tuple[Object, ...]) -> Object:
         for choice in [each for each in event.get("choices", ())[:1] if not each.get("index")]:
             finish = choice.get("finish_reason") or finish
             for name, piece in choice["delta"].items():
+                if name == "role" or piece is None:
+                    continue
                 if name == "tool_calls":
                     for place, one in enumerate(piece):
                         _grow_call(calls.setdefault(one.get("index", place), {}), one)
-                elif name == "role" or piece is None:
-                    continue
                 elif isinstance(piece, str):
                     message[name] = message.get(name, "") + piece
                 elif isinstance(piece, list):

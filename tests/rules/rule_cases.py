@@ -17,6 +17,14 @@ def film(media_type: str) -> Body:
     return {"role": "user", "content": [file]}
 
 
+def picture(data: str) -> Body:
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+
+
+def linked(url: str) -> Body:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
 def paper(media_type: str) -> Body:
     return {"type": "document", "source": {"type": "base64", "media_type": media_type, "data": "AAAA"}}
 
@@ -221,6 +229,14 @@ ANTHROPIC = [
          items(film("application/pdf"), model="gpt-5-mini")),
     Case("B.shape", "anthropic", claude(user(paper("audio/mpeg"))), "$.messages[0].content[0].source.media_type",
          claude(user(paper("application/pdf")))),
+    *[Case("B.base64", "anthropic", claude(user(picture(wrong))), "$.messages[0].content[0]", claude(user(picture("aGk=\n"))))
+      for wrong in ("not base64!", "data:image/png;base64,aGk=", "aGk…")],
+    Case("B.base64", "openai-chat", {"model": "gpt-4o", "messages": [user(linked("data:image/png;base64,a.b"))]},
+         "$.messages[0].content[0]", {"model": "gpt-4o", "messages": [user(linked("data:image/png;base64,aGk="))]}),
+    Case("B.base64", "gemini", {"contents": [{"role": "user", "parts": [{"inlineData": {"mimeType": "image/png", "data": "a b!"}}]}]},
+         "$.contents[0].parts[0]", {"contents": [{"role": "user", "parts": [{"inlineData": {"mimeType": "image/png", "data": "a-_k"}}]}]}),
+    Case("B.base64", "bedrock", converse(turn("user", {"image": {"format": "png", "source": {"bytes": "a.b"}}})),
+         "$.messages[0].content[0].image", converse(turn("user", {"image": {"format": "png", "source": {"bytes": "AAAA"}}}))),
     Case("B.place", "bedrock", converse(turn("user", {"image": S3})), "$.messages[0].content[0].image.source.s3Location",
          converse(turn("user", {"image": {"format": "png", "source": {"bytes": "AAAA"}}}))),
     Case("B.place", "bedrock-anthropic", claude(user({"type": "image", "source": {"type": "url", "url": "https://e.org/a"}})),

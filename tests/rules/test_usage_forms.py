@@ -48,7 +48,12 @@ FORMS = [
       "cacheDetails": [{"ttl": "1h", "inputTokens": 20}, {"ttl": "5m", "inputTokens": 10}]},
      Usage(540, 500, 10, 20, 7)),
     ("bedrock", {"inputTokens": 10, "outputTokens": 7, "cacheWriteInputTokens": 30}, Usage(40, 0, 30, 0, 7)),
+    ("bedrock", {"inputTokens": 0, "outputTokens": 0, "cacheWriteInputTokens": 30}, Usage(30, 0, 30)),
+    ("anthropic", {"input_tokens": 0, "output_tokens": 0, "cache_read_input_tokens": 30}, Usage(30, 30)),
     ("bedrock", {"input_tokens": 10, "output_tokens": 7}, Usage(10, 0, 0, 0, 7)),
+    ("bedrock", {"inputTokens": 10, "outputTokens": 7, "cacheReadInputTokens": 500, "totalTokens": 517}, Usage(510, 500, 0, 0, 7)),
+    # strands writes OpenAI's and Gemini's counts into Bedrock's fields: their input holds what was read.
+    ("bedrock", {"inputTokens": 510, "outputTokens": 7, "cacheReadInputTokens": 500, "totalTokens": 517}, Usage(510, 500, 0, 0, 7)),
     ("deepseek", {"prompt_tokens": 100, "prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 36, "completion_tokens": 20},
      Usage(100, 64, 0, 0, 20)),
     ("deepseek", {"prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 36}, Usage(100, 64)),

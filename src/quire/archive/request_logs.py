@@ -245,7 +245,7 @@ def _otel(file: SourceFile) -> Iterator[LoggedExchange]:
         about = {"session": str(facts.get("gen_ai.conversation.id") or trace), "usage": _otel_usage(facts)}
         # The provider, where the span names one; the messages are in OpenTelemetry's own form and written as Chat.
         named = str(facts.get("gen_ai.provider.name") or facts.get("gen_ai.system") or "")
-        about["provider"] = known_provider(_OTEL_PROVIDERS.get(named, named)) if named else ""
+        about["provider"] = known_provider(named) if named else ""
         model = str(facts.get("gen_ai.response.model") or facts.get("gen_ai.request.model") or "")
         place = f"{file.path}#span {number}"
         yield LoggedExchange(body, output[0] if output else None, place, model, about)
@@ -254,9 +254,6 @@ def _otel(file: SourceFile) -> Iterator[LoggedExchange]:
             f"the spans of {file.path.name} hold no gen_ai.input.messages",
             hint="Have the instrumentation record content.",
         )
-
-
-_OTEL_PROVIDERS = {"aws.bedrock": "bedrock", "gcp.gemini": "gemini", "gcp.vertex_ai": "gemini", "mistral_ai": "mistral", "x_ai": "xai"}  # fmt: skip
 
 
 def _otel_usage(facts: JsonObject) -> JsonObject:

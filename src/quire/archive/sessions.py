@@ -45,6 +45,7 @@ from quire.archive.stored_turns import (
     is_opencode_storage,
     media_block,
     turns_in_format,
+    wire_in,
     with_media,
 )
 from quire.errors import FormatError, NotFound
@@ -69,11 +70,14 @@ def _llm(file: SourceFile) -> Iterator[StoredConversation]:
     blocks: dict[str, list[StoredBlock]] = {}
     # By message, the providers that signed it: a model's name alone does not always tell its provider.
     signers: dict[str, set[str]] = {}
-    fragments, attached = _llm_fragments(file, "part_fragments", "part_id"), _llm_attached(file, "part_attachments", "part_id")  # fmt: skip
+    attached = _llm_attached(file, "part_attachments", "part_id")
+    # A text that holds fragments is stored as its pieces.
+    fragments = dict(file.rows("SELECT id, content FROM fragments")) if "fragments" in file.tables else {}
     for hash, id, kind, text, payload in file.rows("SELECT message_hash, id, type, text, payload FROM parts ORDER BY position, id"):  # fmt: skip
         fields: JsonObject = decode_json(payload or "{}", file.path)
         signers.setdefault(hash, set()).update(as_object(fields.get("provider_metadata")))
-        part = _llm_part(kind, "\n".join(filter(None, (*fragments.get(id, ()), text))), fields)
+        pieces = [str(fragments.get(piece.get("fragment"), piece.get("literal", ""))) for piece in as_objects(fields.get("text_ref"))]  # fmt: skip
+        part = _llm_part(kind, text or "".join(pieces), fields)
         blocks.setdefault(hash, []).extend(with_media(part, attached.get(id, [])))
     for thread, tip in file.rows("SELECT id, tip_message_hash FROM threads ORDER BY datetime_utc, id"):
         turns: list[StoredTurn] = []
@@ -227,7 +231,9 @@ def _pi(file: SourceFile) -> Iterator[StoredConversation]:
         walk.compacted = walk.compacted or line["type"] == "compaction"
         message = as_object(line.get("message")) if line["type"] == "message" else {}
         if isinstance(message.get("usage"), dict):
-            provider, model = known_provider(str(message.get("provider") or "")), str(message.get("model") or "")
+            # A provider of the user's own is told by its API.
+            own, model = wire_in(str(message.get("api") or "")), str(message.get("model") or "")
+            provider = known_provider(str(message.get("provider") or ""), own)
             at, id = message.get("timestamp") or line.get("timestamp"), message.get("responseId") or line.get("id")
             walk.add_request(number, provider, usage_in("pi", message["usage"]), at, id, model=model)
     chain: list[JsonObject] = []
@@ -533,7 +539,10 @@ def _read(file: SourceFile, store: SessionStore, read: Callable[[SourceFile], It
     try:
         yield from read(file)
     except (ArithmeticError, LookupError, TypeError, AttributeError, ValueError, sqlite3.Error) as error:
-        problem = f"{file.path.name} is not as {store.name} writes it: {type(error).__name__} {error}"
+        # What Python says of a value of another type names its types, not the file's fields.
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        reason = "a value in it is of another kind" if isinstance(error, TypeError | AttributeError) else reason
+        problem = f"{file.path.name} is not as {store.name} writes it: {reason}"
         raise FormatError(problem, hint="Check the file, or force another reader with --from.") from error
 
 

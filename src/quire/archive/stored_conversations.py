@@ -495,13 +495,28 @@ def _session(about: JsonObject, body: JsonObject) -> str:
     return next((str(value) for value in names if value), "")
 
 
-def known_provider(name: str) -> str:
-    """Quire's name of a provider that a client names; an unknown one is taken for a server that speaks OpenAI Chat."""
-    name = {"google": "gemini", "google-gla": "gemini", "google-vertex": "gemini"}.get(name, name)
+# What programs call a provider, with "-" for each "_" and ".".
+_NAMES = {
+    "anthropic": "google-vertex-anthropic google-anthropic-vertex anthropic-vertex vertex-anthropic",
+    "azure": "azure-openai azure-openai-responses azure-cognitive-services azure-ai-openai",
+    "bedrock": "amazon-bedrock aws-bedrock bedrock-converse",
+    "deepseek": "deep-seek",
+    "gemini": "google google-gla google-vertex google-genai google-vertexai vertexai vertex-ai google-gemini-cli google-antigravity gcp-gemini gcp-gen-ai gcp-vertex-ai",
+    "mistral": "mistralai mistral-ai",
+    "openai": "openai-codex",
+    "xai": "x-ai",
+}  # fmt: skip
+
+
+def known_provider(name: str, otherwise: str = "openai-chat") -> str:
+    """Quire's name of a provider that a client names; `otherwise` for an unknown one, which most often speaks Chat."""
+    name = name.split("/")[0].lower()
+    plain = name.replace("_", "-").replace(".", "-")
+    name = next((known for known, names in _NAMES.items() if plain in names.split()), name)
     try:
-        resolve(name.split("/")[0])
+        resolve(name)
     except CallError:
-        return "openai-chat"
+        return otherwise
     return name
 
 

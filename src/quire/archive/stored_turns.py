@@ -151,7 +151,7 @@ def turns_in_format(
 
     `compactions` count turns, not messages.
     """
-    format = _speaks(provider)
+    format = wire_in(provider)
     if format == "openai-responses" and not any(block.signature for turn in turns for block in turn.blocks):
         format = "openai-chat"
     turns = [msgspec.structs.replace(turn, blocks=tuple(_own_blocks(turn, format))) for turn in turns]
@@ -175,13 +175,14 @@ def turns_in_format(
     return StoredConversation(name, format, value, model, times=times, left_out=left_out, compactions=tuple(counted))
 
 
-def _speaks(provider: str) -> str:
+def wire_in(provider: str) -> str:
+    """The wire format that the name of a provider or of its API tells."""
     return next((wire for word, wire in _SPEAKS.items() if word in provider), "openai-chat")
 
 
 def _own_blocks(turn: StoredTurn, format: str) -> Iterator[StoredBlock]:
     """The blocks for a format: without other providers' signatures, and with the thoughts of one item joined."""
-    is_own = not turn.provider or _speaks(turn.provider) in (format, "openai-chat")
+    is_own = not turn.provider or wire_in(turn.provider) in (format, "openai-chat")
     before: StoredBlock | None = None
     for block in (*turn.blocks, None):
         if block is not None and not is_own:
@@ -253,6 +254,7 @@ def _gemini_image(image: Image) -> JsonObject:
 
 def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
     kind = "output_text" if turn.role == "assistant" else "input_text"
+    given: list[JsonObject] = []
     for block in turn.blocks:
         item_id = {"id": block.id} if block.id else {}
         pictures = [{"type": "input_image", "image_url": to_url(image)} for image in block.images]
@@ -269,15 +271,19 @@ def _responses(turn: StoredTurn) -> Iterator[JsonObject]:
             sealed = {"encrypted_content": block.signature} if block.signature else {}
             yield {"type": "reasoning", "summary": summary, **sealed, **item_id}
         elif pictures:
-            yield {"role": "user", "content": pictures}
+            given += pictures
+        elif not block.left_out and turn.role == "user":
+            given.append({"type": kind, "text": block.text})
         elif not block.left_out:
             yield {"type": "message", "role": turn.role, "content": [{"type": kind, "text": block.text}], **item_id}
+    if given:
+        yield {"type": "message", "role": "user", "content": given}
 
 
 def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
-    text, thought = "", ""
+    thought = ""
     calls: list[JsonObject] = []
-    images: list[JsonObject] = []
+    given: list[JsonObject] = []
     for block in turn.blocks:
         pictures = [{"type": "image_url", "image_url": {"url": to_url(image)}} for image in block.images]
         if block.is_result:
@@ -290,10 +296,11 @@ def _chat(turn: StoredTurn) -> Iterator[JsonObject]:
         elif block.thinking:
             thought += block.text
         else:
-            images += pictures
-            text += block.text
-    if text or calls or images or thought:
-        content: Json = [{"type": "text", "text": text}, *images] if images else text
+            given += pictures or ([{"type": "text", "text": block.text}] if block.text else [])
+    if given or calls or thought:
+        texts = [part["text"] for part in given if part["type"] == "text"]
+        is_text = len(texts) == len(given) and (turn.role == "assistant" or len(texts) < 2)
+        content: Json = "".join(texts) if is_text else given
         besides = {"reasoning_content": thought, "tool_calls": calls}
         yield {"role": turn.role, "content": content, **{name: field for name, field in besides.items() if field}}
 

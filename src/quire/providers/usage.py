@@ -126,6 +126,7 @@ class UsageForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_apart: bool = False
     reasoning_apart: bool = False
     parts: str = ""
+    whole: str = ""
 
     def counts(self, reported: JsonObject) -> Usage:
         """The counts of a usage object in this form."""
@@ -138,8 +139,10 @@ class UsageForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _part(self, reported: JsonObject) -> tuple[int, ...]:
         read, long = _tokens(reported, self.read), _tokens(reported, self.long)
         written = max(_tokens(reported, self.written), _tokens(reported, self.lives))
-        total = _tokens(reported, self.total) + (read + written) * self.cache_apart
-        return total, read, written - long, long, _tokens(reported, self.output)
+        total, output = _tokens(reported, self.total), _tokens(reported, self.output)
+        whole = _tokens(reported, self.whole)
+        is_apart = self.cache_apart and not (whole and whole == total + output)
+        return total + (read + written) * is_apart, read, written - long, long, output
 
 
 @functools.cache

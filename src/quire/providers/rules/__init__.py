@@ -363,16 +363,35 @@ _OPAQUE = frozenset({"input", "args", "arguments", "json", "input_schema", "para
 
 def _media(check: Check, turn: TurnMessage) -> Iterator[Finding]:
     takes, info = check.info.features.media, check.info
-    if takes is None:
-        return
     for path, place, block in _enclosed_blocks(check, turn):
         kind = _audio_or_video(block) or place
+        if any(not _BASE64.fullmatch(text) for text in _base64_texts(block)):
+            yield finding("B.base64", path)
+        if takes is None:
+            continue
         if kind not in takes:
             yield finding(
                 "B.media", path, kind=kind, model=f"{info.provider}:{info.model}", takes=", ".join(takes) or "text"
             )
         else:
             yield from wire_of(info.wire).rules.media_place(check, path, kind, block)
+
+
+# In either alphabet, in lines or not.
+_BASE64 = re.compile(r"[\w+/\s-]*=*\s*", re.A)
+# Beside their type, data are no URL.
+_TYPED = {"media_type", "mimeType", "mime_type"}
+
+
+def _base64_texts(block: JsonObject) -> Iterator[str]:
+    """The texts of a block that are base64: the data of its source, and what stands in a data URL."""
+    for name, value in block.items():
+        if isinstance(value, dict):
+            yield from _base64_texts(value)
+        elif isinstance(value, str) and value.startswith("data:") and not _TYPED & block.keys():
+            yield from value.split(";base64,")[1:]
+        elif isinstance(value, str) and name in ("data", "bytes") and block.get("type") != "text":
+            yield value
 
 
 # A video that is sent as a file is a video all the same.
