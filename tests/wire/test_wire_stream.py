@@ -569,6 +569,23 @@ def test_an_item_that_waits_for_an_earlier_one_is_not_lost_when_the_stream_is_cu
 
 
 @pytest.mark.parametrize(
+    ("stop", "kinds"),
+    [("tool_use", ["respond", "call"]), ("max_tokens", ["respond"]), ("model_context_window_exceeded", ["respond"])],
+)
+@pytest.mark.parametrize("wire", ["anthropic", "bedrock"])
+def test_a_call_that_the_length_of_a_whole_reply_cut_is_none(wire: str, stop: str, kinds: list[str]) -> None:
+    call = {"id": "t", "name": "remove", "input": {"path": "/ho"}}
+    replies: dict[str, dict[str, Any]] = {
+        "anthropic": {"content": [{"type": "text", "text": "I clean."}, {"type": "tool_use", **call}]},
+        "bedrock": {"output": {"message": {"content": [{"text": "I clean."}]}}},
+    }
+    used = {"toolUseId": call["id"], "name": call["name"], "input": call["input"]}
+    replies["bedrock"]["output"]["message"]["content"].append({"toolUse": used})
+    reply = parse_reply(f"{wire}:m", {**replies[wire], "stop_reason": stop, "stopReason": stop})
+    assert [entry.kind for entry in reply.entries] == kinds
+
+
+@pytest.mark.parametrize(
     ("stop", "last", "kinds"),
     [
         ("STOP", [], ["call"]),

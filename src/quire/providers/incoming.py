@@ -316,6 +316,10 @@ def _sound_reply(value: Any, subject: str) -> JsonObject:
     return reply
 
 
+# Why a reply ended where a call at its end may be cut: what came of its input is a whole value all the same.
+_LENGTH_RAN_OUT = ("max_tokens", "model_context_window_exceeded")
+
+
 class BlockReader(ReplyReader):
     """Reads streams that say of each block where it begins and ends: it is an entry at its end, and not before."""
 
@@ -335,6 +339,13 @@ class BlockReader(ReplyReader):
             return []  # ended in the middle of its input: the reply's length ran out
         del self.open_blocks[place]
         return self._add([entry])
+
+    def _whole_reply(self, reply: JsonObject, entries: Iterable[Entry], stop: Json, id: Json) -> Reply:
+        """The reply without the call that its length ran out in, which is none in a stream either."""
+        whole = list(entries)
+        if stop in _LENGTH_RAN_OUT and whole and whole[-1].kind == "call":
+            del whole[-1]
+        return super()._whole_reply(reply, whole, stop, id)
 
     def _end(self) -> list[Entry]:
         """A call whose input is no JSON, though the model waits for its result, has what was written as `arguments`."""
