@@ -194,6 +194,20 @@ def test_readers_of_a_deleted_thread_are_sent_away(replicas: list[httpx.Client])
             assert b"event: entry" not in b"".join(pieces)
 
 
+def test_readers_of_a_thread_that_was_made_anew_at_once_are_sent_away(tmp_path: Path) -> None:
+    with served(tmp_path / "q.db") as client, SqliteStore(tmp_path / "q.db") as store:
+        store.append("t", [values.user("one"), values.user("two")])
+        reader = SseReader()
+        with client.stream("GET", "/api/threads/t/events") as reply:
+            pieces = reply.iter_bytes()
+            while reader.seq < 2:
+                reader.feed(next(pieces))
+            store.delete("t")
+            store.append("t", [values.user(text) for text in ("three", "four", "five")])
+            for piece in pieces:
+                assert b"event: entry" not in piece
+
+
 def test_events_of_what_is_not_there(replicas: list[httpx.Client]) -> None:
     assert replicas[0].get("/api/threads/none/events").status_code == 404
     replicas[0].post("/api/threads/e/entries", json={"entries": [user("x")]})

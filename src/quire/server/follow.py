@@ -58,9 +58,9 @@ class ThreadTail:
     async def look(self, store: Store) -> None:
         """Read on from what is known, one look at a time."""
         async with self._looking:
-            after = self.entries[-1].seq if self.entries else None
+            newest = self.entries[-1] if self.entries else None
             try:
-                entries, partial = await self._off_loop(self._read, store, after)
+                entries, partial = await self._off_loop(self._read, store, newest)
             except NotFound:
                 self.deleted = True
             else:
@@ -68,16 +68,21 @@ class ThreadTail:
                     return
                 self.entries = [*self.entries, *entries][-_TAIL:]
                 self._partial = partial
-                newest = next((entry for entry in reversed(entries) if entry.kind == "sent"), None)
-                self.is_written = is_opening(newest) if newest is not None else self.is_written
+                sent = next((entry for entry in reversed(entries) if entry.kind == "sent"), None)
+                self.is_written = is_opening(sent) if sent is not None else self.is_written
             self._changed.set()
             self._changed = asyncio.Event()
 
-    def _read(self, store: Store, after: int | None) -> tuple[list[Entry], Json]:
+    def _read(self, store: Store, newest: Entry | None) -> tuple[list[Entry], Json]:
         # Read before the entries: text that belongs behind a newer entry is then found at the next look, not missed.
         partial = store.get_state(self.name, STATE)
-        start = max(0, store.info(self.name).seq - _TAIL) if after is None else after
-        return store.read(self.name, start), partial
+        if newest is None:
+            return store.read(self.name, max(0, store.info(self.name).seq - _TAIL)), partial
+        # A thread that was made anew since has another entry in its place, or none.
+        known, *new = store.read(self.name, newest.seq - 1) or [None]
+        if known is None or known.id != newest.id:
+            raise NotFound(f"thread {self.name!r} was deleted")
+        return new, partial
 
     def news(self) -> asyncio.Event:
         """Set when anything comes behind what is known now."""
