@@ -5,13 +5,14 @@ import { href, place, refine } from "./route";
 import { Card, Chip, Command, State, Trouble, count, moment, tell, useLoaded, visible } from "./ui";
 
 /** Server-sent events of a route, one after the other; ends when the stream does. */
-export async function events(path: string, init: RequestInit, on: (name: string, data: unknown, id: string) => void) {
+export async function events(path: string, init: RequestInit, on: (name: string, data: unknown, id: string) => void, opened = () => {}) {
   const given: Record<string, string> = init.body ? { "content-type": "application/json" } : {};
   const reply = await fetch(`/api/${path}`, { ...init, headers: { ...given, ...keyHeader(), accept: "text/event-stream" } });
   if (!reply.ok || !reply.body) {
     const said = await reply.json().catch(() => null);
     throw new Problem(said?.detail || said?.title || reply.statusText, said?.hint ?? "", reply.status, said?.state);
   }
+  opened();
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -82,13 +83,19 @@ export function useThread(name: string): Followed {
       }
       last = String(entries.at(-1)?.seq ?? 0);
       draw();
-      while (!stop.signal.aborted) {
-        await events(`threads/${encodeURIComponent(name)}/events?last=${last}`, { signal: stop.signal }, take).catch(refused);
+      for (let isSame = true; isSame && !stop.signal.aborted; ) {
+        const connection = new AbortController();
+        // Once events come: a thread that was deleted and made anew before holds another entry in this place.
+        const check = async () => {
+          const newest = entries.at(-1);
+          const page = newest && (await after(newest.seq - 1, 1).catch(() => undefined));
+          if (!page || page.entries[0]?.id === newest.id) return;
+          isSame = false;
+          connection.abort();
+        };
+        const signal = AbortSignal.any([stop.signal, connection.signal]);
+        await events(`threads/${encodeURIComponent(name)}/events?last=${last}`, { signal }, take, check).catch(refused);
         await new Promise((again) => setTimeout(again, 500));
-        // One that was deleted and made anew holds another entry in this place.
-        const newest = entries.at(-1);
-        const page = newest && (await after(newest.seq - 1, 1).catch(refused));
-        if (page && page.entries[0]?.id !== newest.id) return;
       }
     };
     const keep = async () => {
