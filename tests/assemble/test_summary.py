@@ -200,6 +200,44 @@ def test_what_failed_is_told_where_no_mark_says_so() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        "test result: ok. 5 passed; 0 failed; 0 ignored",
+        "0 errors, 0 warnings, 0 informations",
+        "Found 0 errors.",
+        "No errors found.",
+        "Ran 9 tests without failures",
+        "OK (errors=0, failures=0)",
+        "# fail 0",
+        "Errors: none",
+        "2 passed, 1 xfailed in 0.1s",
+        "src/error-handling/errors.py",
+    ],
+)
+def test_what_says_that_nothing_failed_has_not_failed(last: str) -> None:
+    text = summary([values.user("Look."), *done("bash", f"one\n{last}", command="make"), values.respond("ok")], 300)
+    assert "Failed" not in text
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "FAILED (failures=10, errors=82)",
+        "make: *** [test] Error 10",
+        "10 failed, 9 passed",
+        "errors: 2",
+        "django.core.exceptions.ImproperlyConfigured: Requested settings, but they are not configured.",
+        "src/a.ts(9,3): error TS2353: Object literal may only specify known properties.",
+        "npm error workspace pi@0.7.29",
+        "0 passed, 3 errors",
+    ],
+)
+def test_a_failure_is_found_however_it_is_put(last: str) -> None:
+    text = summary([values.user("Look."), *done("bash", f"one\n{last}", command="make"), values.respond("ok")], 300)
+    assert f"Failed: {last[:40]}" in text
+
+
 def planned(key: str, *states: str) -> Entry:
     """A call that keeps a plan whose steps have these states."""
     steps = [{"id": str(n), key: f"step {n} of the plan", "status": state} for n, state in enumerate(states)]

@@ -352,9 +352,10 @@ def is_code(sentence: str) -> bool:
     return call is not None and sentence.find(")", call.end()) > 0 and not _PROSE.search(sentence)
 
 
-# What speaks of a failure.
+# What speaks of a failure; a count of none does not, nor does the name of a file.
 _FAILS = re.compile(
-    r"(?i)fail|error|exception|panic|fatal|denied|refused|cannot|not found|exited with (?:code|status) [1-9]"
+    r"(?i)(?<!\bno )(?<!\b0 )(?<!\bwithout )(?<!\bx)(?:fail|error|exception|panic|fatal)(?!\w*[:=]? ?(?:0|none)\b|[\w/-]*(?-i:\.[a-z]))|"
+    r"denied|refused|cannot|not found|exited with (?:code|status) [1-9]"
 )
 
 
