@@ -153,7 +153,7 @@ _CHANGES = re.compile(
 # Arguments that name what a call is about.
 _NAMES = re.compile(r"(?i)path|file|ur[il]$|(?:^|_)id$|name$")
 # So many failures are told, and so many things left open: the newest. So many calls, where the model said nothing.
-_FEW, _STEPS = {"Open": 5, "Failed": 3}, 5
+_FEW, _STEPS = {"Open": 5, "Failed": 3}, 3
 # A failure is looked for in so many characters of what a call gave, the last; and going to a folder in front of a command.
 _FAILURE = 20_000
 _FOLDER = re.compile(r"^cd \S+ ?(?:&&|;) ?")
