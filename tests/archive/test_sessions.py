@@ -341,7 +341,7 @@ def test_llm_logs_before_its_messages_were_a_tree(home: Path) -> None:
 
 
 # What a client calls a provider -> whose price its requests have.
-NAMES = {"amazon-bedrock": "bedrock", "google_genai": "gemini", "google-vertex-anthropic": "anthropic", "azure-openai-responses": "azure", "openai-codex": "openai", "mistralai": "mistral", "Groq": "groq", "unheard of": "openai-chat"}  # fmt: skip
+NAMES = {"amazon-bedrock": "bedrock", "google_genai": "gemini", "google-vertex-anthropic": "anthropic", "azure-openai-responses": "azure", "openai-codex": "openai", "mistralai": "mistral", "Groq": "groq", "anthropic.messages": "anthropic", "openai.responses": "openai", "llama.cpp": "llama.cpp", "unheard of": "openai-chat"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

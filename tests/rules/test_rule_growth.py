@@ -15,7 +15,7 @@ from quire.errors import FormatError, RuleError
 from quire.providers.prefix import lines_of
 from quire.providers.rules import GrowingCheck
 from quire.providers.wires import wire_of
-from toolbox import fewer
+from toolbox import assert_in_proportion, fewer
 
 PROVIDERS = sorted({case.provider for case in CASES})
 
@@ -111,3 +111,14 @@ def test_what_is_no_number_is_named_with_its_place(number: float) -> None:
     body = {"messages": [{"role": "user", "content": "q", "extra": [{"a.b": number}]}], "temperature": number}
     findings = [(one.row, one.path, one.severity) for one in validate(body, "openai-chat") if one.row == "B.json"]
     assert findings == [("B.json", "$.temperature", "error"), ("B.json", "$.messages[0].extra[0]['a.b']", "error")]
+
+
+@pytest.mark.parametrize("sign", [" ", "\n", "=", "A"])
+def test_data_that_are_no_base64_are_found_in_a_time_that_grows_with_them(sign: str) -> None:
+    def look(size: int) -> None:
+        source = {"type": "base64", "media_type": "image/png", "data": f"A{sign * size}!"}
+        asked = [{"role": "user", "content": [{"type": "image", "source": source}]}]
+        found = validate({"model": "claude-opus-5-5", "max_tokens": 9, "messages": asked}, "anthropic")
+        assert [one.row for one in found] == ["B.base64"]
+
+    assert_in_proportion(look, 16_000)

@@ -510,14 +510,14 @@ _NAMES = {
 
 def known_provider(name: str, otherwise: str = "openai-chat") -> str:
     """Quire's name of a provider that a client names; `otherwise` for an unknown one, which most often speaks Chat."""
-    name = name.split("/")[0].lower()
+    name = name.split("/")[0].strip().lower()
     plain = name.replace("_", "-").replace(".", "-")
-    name = next((known for known, names in _NAMES.items() if plain in names.split()), name)
-    try:
-        resolve(name)
-    except CallError:
-        return otherwise
-    return name
+    named = next((known for known, names in _NAMES.items() if plain in names.split()), name)
+    for known in (named, name.partition(".")[0]):  # some name an API behind the provider: openai.responses
+        with contextlib.suppress(CallError):
+            resolve(known)
+            return known
+    return otherwise
 
 
 # Conversations from stores of other programs, and the stores themselves.

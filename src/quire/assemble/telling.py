@@ -230,8 +230,8 @@ _LEAVE = (
     r"(?:okay|ok|fine|feel free|you are free|you['’]re free) to|(?:allowed|permitted) (?:now|again)|"
     r"(?:is|are|be|been|now|again) (?:allowed|permitted|lifted|revoked)|(?:please|just|so|and|can|may|now|then|ok|okay|let['’]s),? (?:forget|ignore)"
 )
-# A rule in a word or two begins with one of these: use tabs.
-_USE = "use|verwendet?|nutzt?e?|benutzt?e?|utilise[zr]?|usad?|utiliza|utilizza|gebruik|använd|brug|bruk|użyj|używaj|используй(?:те)?|použij"
+# A rule in a word or two begins with one of these (use tabs); the USA are a country.
+_USE = r"use(?! cases?\b)|verwendet?|nutzt?e?|benutzt?e?|utilise[zr]?|(?-i:[Uu]sad?)|utiliza|utilizza|gebruik|använd|brug|bruk|użyj|używaj|используй(?:те)?|použij"
 # You can now, or again.
 _CAN = "you can|kannst|könnt|peux|pouvez|puedes?|pueden|puoi|potete|podes?|kunt|możesz|můžeš|kan du|du kan"
 _NOW = "now|again|jetzt|nun|wieder|maintenant|désormais|ahora|ya|ora|adesso|agora|já|nu|weer|teraz|nyní|teď"
@@ -352,9 +352,10 @@ def is_code(sentence: str) -> bool:
     return call is not None and sentence.find(")", call.end()) > 0 and not _PROSE.search(sentence)
 
 
-# What speaks of a failure.
+# What speaks of a failure; a count of none does not, nor does the name of a file.
 _FAILS = re.compile(
-    r"(?i)fail|error|exception|panic|fatal|denied|refused|cannot|not found|exited with (?:code|status) [1-9]"
+    r"(?i)(?<!\bno )(?<!\b0 )(?<!\bwithout )(?<!\bx)(?:fail|error|exception|panic|fatal)(?!\w*[:=]? ?(?:0|none)\b|[\w/-]*(?-i:\.[a-z]))|"
+    r"denied|refused|cannot|not found|exited with (?:code|status) [1-9]"
 )
 
 

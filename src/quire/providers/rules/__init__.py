@@ -378,7 +378,7 @@ def _media(check: Check, turn: TurnMessage) -> Iterator[Finding]:
 
 
 # In either alphabet, in lines or not.
-_BASE64 = re.compile(r"[\w+/\s-]*=*\s*", re.A)
+_BASE64 = re.compile(r"[\w+/\s-]*+[=\s]*+", re.A)
 # Beside their type, data are no URL.
 _TYPED = {"media_type", "mimeType", "mime_type"}
 
