@@ -370,6 +370,7 @@ def test_a_thread_that_goes_back_to_a_model_goes_on_from_its_checkpoint(monkeypa
     assert again == Thread(store, "t", policy).request("anthropic:claude-opus-5-5")
 
 
+@pytest.mark.usefixtures("often")
 def test_a_summary_that_no_log_holds_is_not_taken_for_another_summarisers() -> None:
     """An imported log has no rebases: those of a fold depend on who sums up."""
 
