@@ -343,6 +343,9 @@ def test_a_page_or_a_state_that_is_gone_is_told_as_gone_and_a_section_once() -> 
         return text["text"].split("\n")[1:-1]
 
     assert told("Page 1.\nPage 2.", "Page 1.") == ["No longer so:", "Page 2."]
+    assert told("Page 1.\nPage 2.", "") == ["No longer so:", "Page 1.", "Page 2."]
+    states = "Environment:\ncwd: /a\nuser: me\n\n", "Environment:\ncwd: /b\n\n"
+    assert changed_sections(*states) == [("volatile", "cwd: /b"), ("volatile", "No longer so:\ncwd: /a\nuser: me")]
     assert told("Page 1.\nThe tea.\nPage 2.", "Page 3.\nThe tea.\nPage 4.") == ["Page 3.", "The tea.", "Page 4."]
 
 

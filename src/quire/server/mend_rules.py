@@ -468,22 +468,25 @@ def changed_sections(old: str, new: str) -> Sequence[tuple[str, str]]:
             continue
         a, b, c, d = (start + place for place in places)
         old_lines, new_lines = before[a:b], after[c:d]
-        rows = changed if new_lines else removed
         header, section = _section(after, c, d) if new_lines else _section(before, a, b)
-        if not new_lines:
-            section = "\n".join(("No longer so:", *old_lines))
+        count, now_count = (len([*filter(str.strip, lines)]) for lines in (old_lines, new_lines))
         if kind == "replace" and [*map(_skeleton, old_lines)] == [*map(_skeleton, new_lines)]:
-            rows.append(("volatile", "\n".join(map(_changed_part, old_lines, new_lines))))
-        elif _RETRIEVED.search(header):
-            rows.append(("retrieved", section))
+            changed.append(("volatile", "\n".join(map(_changed_part, old_lines, new_lines))))
+            continue
+        about = ""
+        if _RETRIEVED.search(header):
+            about = "retrieved"
         elif (
             _STATE.search(header)
             or all(map(_STATE.search, filter(str.strip, (*old_lines, *new_lines))))
             or _are_state(old_lines, new_lines)
         ):
-            rows.append(("volatile", section))
-        else:
-            rows.append(("", ""))
+            about = "volatile"
+        if now_count or not count:
+            changed.append((about, section))
+        # Of pages that came instead of others that is plain; of a state that says less it is not.
+        if now_count < count and (about == "volatile" or not now_count):
+            removed.append((about, "\n".join(("No longer so:", *old_lines))))
     return [*changed, *removed]
 
 
