@@ -212,6 +212,7 @@ def test_a_call_that_has_begun_has_its_result_though_the_user_interrupts(tmp_pat
         (lambda: quire.open("http://127.0.0.1:8765", "t"), "quire.connect"),
         (lambda: quire.connect("threads.db", "t"), "http://"),
         (lambda: quire.connect("http://[::1", "t"), "http://"),
+        (lambda: quire.connect("http://127.0.0.1:8765\n", "t"), "http://"),
         (lambda: quire.Thread("threads.db", "t"), "quire.open"),  # type: ignore[arg-type]
     ],
 )

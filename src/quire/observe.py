@@ -148,9 +148,10 @@ class CacheWatch:
         self._warn = warn
         self._newest: Sending | None = None
         self._watches: dict[str, Watch] = {}
-        # By model: requests without a reply, and those with one that are not yet predicted.
+        # By model: requests without a reply; those with one that are not yet predicted; when the newest predicted one was sent.
         self._waiting: defaultdict[str, deque[Sending]] = defaultdict(lambda: deque(maxlen=_WAITING))
-        self._answered: defaultdict[str, deque[Sending]] = defaultdict(lambda: deque(maxlen=_WAITING))
+        self._answered: defaultdict[str, deque[tuple[int, JsonObject]]] = defaultdict(lambda: deque(maxlen=_WAITING))
+        self._newest_ms: defaultdict[str, int] = defaultdict(int)
 
     def on_request(self, sending: Sending) -> None:
         target, before = sending.request.target, self._newest
@@ -174,23 +175,25 @@ class CacheWatch:
 
     def compare(self, received: Received) -> CacheEvent | None:
         """Why a reply's cache read differs from the prediction; None if it does not, or the reply reports no usage."""
-        request, reply = received.request, received.reply
-        waiting, answered = self._waiting[request.target], self._answered[request.target]
-        if not any(sending.request is request for sending in waiting):
+        request, reply, target = received.request, received.reply, received.request.target
+        waiting, answered = self._waiting[target], self._answered[target]
+        # A runner that tells calls in words sends another request than it was handed: the newest, in its own words.
+        place = next((at for at, sending in enumerate(waiting) if sending.request is request), len(waiting) - 1)
+        if place < 0:
             return None
-        # Requests before it that have no reply by now may have failed, or were never sent.
-        while (sent := waiting.popleft()).request is not request:
-            pass
-        answered.append(sent)
+        at_ms = waiting[place].at_ms
+        del waiting[place]
+        answered.append((at_ms, request.body))
         if not (reply.usage.input_total or received.served is not None):
             return None
-        if request.target not in self._watches:
-            self._watches[request.target] = Watch(request.target, frozen=True)
-        watching = self._watches[request.target]
+        if target not in self._watches:
+            self._watches[target] = Watch(target, frozen=True)
         while answered:
-            sent = answered.popleft()
-            watching.sent(sent.at_ms, sent.request.body)
-        return watching.reported(reply.usage, received.diagnosis, received.served)
+            self._watches[target].sent(*answered.popleft())
+        if at_ms < self._newest_ms[target]:
+            return None  # when it was sent, less was stored than is by now
+        self._newest_ms[target] = at_ms
+        return self._watches[target].reported(reply.usage, received.diagnosis, received.served)
 
 
 # An epoch of fewer than SHORT_EPOCH requests is short. After SHORT_EPOCHS of them in a row a warning suggests a budget at

@@ -68,17 +68,24 @@ class ThreadState:
         return self.assembly
 
     def _from_checkpoint(self, policy: Policy, summarise: Summarise) -> Assembly | None:
-        """The state from the store's checkpoint, if that was made under this policy and with the same summaries."""
+        """The state from the store's checkpoint, or from an earlier one where programs use the thread under two policies."""
         if self._checkpoint is None and self._has_checkpoint:
             self._checkpoint = self._read_checkpoint()
         saved, self._checkpoint = self._checkpoint, None
-        if saved is None or saved.policy != policy or (saved.unrecorded and summarise is not extract):
+        is_newest = saved is not None and saved.policy == policy
+        if saved is not None and not is_newest:
+            saved = EarlierFolds(self._store, self._name).newest(policy, self.position.seq)
+        if saved is None or (saved.unrecorded and summarise is not extract):
             return None
         try:
             assembly = saved.assembly(summarise, lambda after, limit: self._store.read(self._name, after, limit))
         except (ValueError, RecursionError):
             return None  # intact bytes, written by a version with another shape
-        self._continue_from(saved)
+        if is_newest:
+            self._continue_from(saved)
+        elif saved.seq < self.position.seq:  # which is the log's, whatever the policy
+            for entry in self._store.read(self._name, saved.seq, self.position.seq - saved.seq):
+                assembly.feed(entry)
         return assembly
 
     def _read_checkpoint(self) -> Checkpoint | None:
@@ -410,6 +417,12 @@ class EarlierFolds:
             return msgspec.convert(self._store.get_state(self._name, _FOLDS) or [], list[FoldPoint])
         except msgspec.ValidationError:
             return []
+
+    def newest(self, policy: Policy, seq: int) -> Checkpoint | None:
+        """The state at the newest point under a policy, up to a seq."""
+        name = _hash_of(policy)
+        points = (point for point in reversed(self.points()) if point.policy == name and point.seq <= seq)
+        return next(filter(None, map(self.at, points)), None)
 
     def keep(self, now: Checkpoint, turn: int, encode: Callable[[], bytes | None]) -> None:
         """Save the state of a point, unless it lies close to a saved one of the same policy."""

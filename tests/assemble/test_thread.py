@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import quire
@@ -63,6 +64,24 @@ def test_a_reply_that_read_less_than_predicted_is_a_warning(tmp_path: Path) -> N
         thread.user(question)
         thread.request(TARGET, max_tokens=100)
         thread.record(reply("ok", read=0, total=4_000))
+    assert [type(one).__name__ for one in heard] == ["CacheEvent"]
+
+
+def test_a_loss_is_told_whatever_request_came_back_first_or_in_other_words(tmp_path: Path) -> None:
+    times = iter(range(0, 10_000_000, 1_000))
+    thread = Thread(closed_later(open_store(tmp_path / "t.db")), "t", clock=lambda: next(times))
+    heard: list[object] = []
+    thread.on_warning = heard.append
+    thread.append(quire.system("word " * 3_000))
+    thread.user("one")
+    # Of two that are sent together each is stored, and what the later one stores cannot be read by the one before it.
+    sent = [thread.request(TARGET, max_tokens=100, effort=effort) for effort in ("low", "high")]
+    for request in reversed(sent):
+        thread.record({**reply("ok", read=0, total=4_000), "id": request.body["output_config"]["effort"]}, request)
+    assert heard == []
+    thread.user("two")
+    request = thread.request(TARGET, max_tokens=100, effort="low")
+    thread.record(reply("ok", read=0, total=4_000), msgspec.structs.replace(request))
     assert [type(one).__name__ for one in heard] == ["CacheEvent"]
 
 

@@ -334,6 +334,33 @@ def test_what_is_again_as_it_was_first_is_told_again() -> None:
         assert pages == [["1"], ["1", "2"], ["1", "2", "1"]]
 
 
+def test_a_page_or_a_state_that_is_gone_is_told_as_gone_and_a_section_once() -> None:
+    def told(was: str, now: str) -> list[str]:
+        requests = [claude(turn) for turn in (1, 2)]
+        for given, lines in zip(requests, (was, now), strict=True):
+            given["system"][0]["text"] = f"<documents>\n{lines}\n</documents>\n\n{RULES}"
+        *_, text = mended(requests, ["retrieved"])[1]["messages"][-1]["content"]
+        return text["text"].split("\n")[1:-1]
+
+    assert told("Page 1.\nPage 2.", "Page 1.") == ["No longer so:", "Page 2."]
+    assert told("Page 1.\nPage 2.", "") == ["No longer so:", "Page 1.", "Page 2."]
+    states = "Environment:\ncwd: /a\nuser: me\n\n", "Environment:\ncwd: /b\n\n"
+    assert changed_sections(*states) == [("volatile", "cwd: /b"), ("volatile", "No longer so:\ncwd: /a\nuser: me")]
+    assert told("Page 1.\nThe tea.\nPage 2.", "Page 3.\nThe tea.\nPage 4.") == ["Page 3.", "The tea.", "Page 4."]
+
+
+def test_a_message_in_front_that_is_more_than_text_goes_on_as_it_is() -> None:
+    def shown(turn: int, page: int, picture: str) -> Body:
+        given = in_front(claude(turn), page)
+        source = {"type": "base64", "media_type": "image/png", "data": picture}
+        given["messages"][0]["content"].append({"type": "image", "source": source})
+        return given
+
+    for page in (1, 2):
+        requests = [shown(1, 1, "QUFB"), shown(2, page, "QkJC")]
+        assert mended(requests)[1]["messages"][0] == requests[1]["messages"][0]
+
+
 @pytest.mark.parametrize("rules", [["volatile"], ["retrieved"], ["volatile", "retrieved"]])
 def test_a_text_with_a_clock_and_retrieved_pages_is_mended_where_both_rules_are_on(rules: list[str]) -> None:
     sent = mended((in_system(clocked(claude(turn), turn), turn) for turn in (1, 2, 3)), rules)

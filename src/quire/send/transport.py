@@ -144,8 +144,9 @@ def named_window(error: ProviderError) -> tuple[int, int] | None:
 def is_base_url(url: str) -> bool:
     """Whether a server can be asked at an address: http or https, a host, and a port that is one."""
     try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and parts.port != 0
+        parts = urlsplit(url)  # which passes over spaces in front and line breaks
+        host = (parts.hostname or "").encode("idna") if url.isprintable() and url == url.strip() else b""
+        return parts.scheme in ("http", "https") and bool(host) and parts.port != 0
     except ValueError:
         return False
 

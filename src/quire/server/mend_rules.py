@@ -25,7 +25,7 @@ from quire.providers.models import ModelInfo, data
 from quire.providers.prefix import MARKS, Path, bare, changed_body, same_start, write_value
 from quire.providers.rules import GrowingCheck
 from quire.providers.wires import Wire
-from quire.values import Json, JsonObject, as_objects, cached_property, value_at
+from quire.values import Json, JsonObject, as_object, as_objects, cached_property, value_at
 
 
 class Patch(NamedTuple):
@@ -442,7 +442,7 @@ def _changed_head(draft: BodyDraft, kind: str) -> bool:
         if path in untold and not draft.waits:
             sections = changed_sections(known[path], now[path])
             for name in dict.fromkeys(name for name, _ in sections):
-                draft.tell(_TAGS[name], "\n".join(text for about, text in sections if about == name))
+                draft.tell(_TAGS[name], "\n".join(dict.fromkeys(text for about, text in sections if about == name)))
             draft.note_text(path, first[path], now[path])
         draft.body = changed_body(draft.body, path, lambda _, path=path: first[path])  # type: ignore[misc]
     draft.restored.update(fits)
@@ -452,34 +452,42 @@ def _changed_head(draft: BodyDraft, kind: str) -> bool:
 # A head is looked at by each rule, against what it was first and against what was told of it last.
 @lru_cache(maxsize=8)
 def changed_sections(old: str, new: str) -> Sequence[tuple[str, str]]:
-    """What each change is about (volatile, retrieved, or "" for anything else), and what its section says now."""
+    """What each change is about (volatile, retrieved, or "" for anything else), and what its section says now.
+
+    Lines that are gone come last, or what is told below them would be taken for gone, too.
+    """
     before, after = old.split("\n"), new.split("\n")
     start = same_start(before, after)
     end = same_start(before[start:][::-1], after[start:][::-1])
     parts = before[start : len(before) - end], after[start : len(after) - end]
     if max(map(len, parts)) > _MOST_LINES:
         return [("", "")]
-    out = []
+    changed, removed = list[tuple[str, str]](), list[tuple[str, str]]()
     for kind, *places in difflib.SequenceMatcher(None, *parts).get_opcodes():
         if kind == "equal":
             continue
         a, b, c, d = (start + place for place in places)
         old_lines, new_lines = before[a:b], after[c:d]
         header, section = _section(after, c, d) if new_lines else _section(before, a, b)
+        count, now_count = (len([*filter(str.strip, lines)]) for lines in (old_lines, new_lines))
         if kind == "replace" and [*map(_skeleton, old_lines)] == [*map(_skeleton, new_lines)]:
-            out.append(("volatile", "\n".join(map(_changed_part, old_lines, new_lines))))
-        elif _RETRIEVED.search(header):
-            out.append(("retrieved", section))
+            changed.append(("volatile", "\n".join(map(_changed_part, old_lines, new_lines))))
+            continue
+        about = ""
+        if _RETRIEVED.search(header):
+            about = "retrieved"
         elif (
             _STATE.search(header)
             or all(map(_STATE.search, filter(str.strip, (*old_lines, *new_lines))))
             or _are_state(old_lines, new_lines)
         ):
-            preface = "" if new_lines else "No longer so:\n"
-            out.append(("volatile", preface + (section if header and new_lines else "\n".join(new_lines or old_lines))))
-        else:
-            out.append(("", ""))
-    return out
+            about = "volatile"
+        if now_count or not count:
+            changed.append((about, section))
+        # Of pages that came instead of others that is plain; of a state that says less it is not.
+        if now_count < count and (about == "volatile" or not now_count):
+            removed.append((about, "\n".join(("No longer so:", *old_lines))))
+    return [*changed, *removed]
 
 
 def _are_state(old: Sequence[str], new: Sequence[str]) -> bool:
@@ -536,8 +544,7 @@ def _changed_front(draft: BodyDraft) -> bool:
     at = moved[0]
     path: Path = (field, at)
     was, text = (_joined_texts(message) for message in (before[at], now[at]))
-    is_user = all(isinstance(message, dict) and message.get("role") == "user" for message in (before[at], now[at]))
-    if not is_user or min(len(was), len(text)) <= 200:
+    if not all(map(_is_user_text, (before[at], now[at]))) or min(len(was), len(text)) <= 200:
         return False
     if draft.known_text(path, was) != text:
         if not draft.takes_text:
@@ -547,6 +554,13 @@ def _changed_front(draft: BodyDraft) -> bool:
     now[at] = before[at]
     draft.body = {**draft.body, field: now}
     return True
+
+
+def _is_user_text(message: Json) -> bool:
+    """Whether a message is the user's and holds texts alone: a picture could not be told anew."""
+    if not isinstance(message, dict) or message.get("role") != "user":
+        return False
+    return all("text" in as_object(block) for block in as_blocks(message.get("content") or message.get("parts")))
 
 
 def _joined_texts(message: Json) -> str:
