@@ -79,10 +79,10 @@ class ThreadTail:
         if newest is None:
             return store.read(self.name, max(0, store.info(self.name).seq - _TAIL)), partial
         # A thread that was made anew since has another entry in its place, or none.
-        known, *new = store.read(self.name, newest.seq - 1) or [None]
-        if known is None or known.id != newest.id:
+        rows = store.read(self.name, newest.seq - 1)
+        if not rows or rows[0].id != newest.id:
             raise NotFound(f"thread {self.name!r} was deleted")
-        return new, partial
+        return rows[1:], partial
 
     def news(self) -> asyncio.Event:
         """Set when anything comes behind what is known now."""
