@@ -706,7 +706,7 @@ def test_demands_are_told_however_they_are_put(said: str, demanded: list[str]) -
         "Here is the file, use tabs in it",
         "Verwende Tabs",
         "Utilisez des tabulations",
-        "Usa tabulaciones",
+        "Utiliza tabulaciones",
         "Используй табы",
     ],
 )

@@ -230,8 +230,8 @@ _LEAVE = (
     r"(?:okay|ok|fine|feel free|you are free|you['’]re free) to|(?:allowed|permitted) (?:now|again)|"
     r"(?:is|are|be|been|now|again) (?:allowed|permitted|lifted|revoked)|(?:please|just|so|and|can|may|now|then|ok|okay|let['’]s),? (?:forget|ignore)"
 )
-# A rule in a word or two begins with one of these (use tabs); the USA are a country.
-_USE = r"use(?! cases?\b)|verwendet?|nutzt?e?|benutzt?e?|utilise[zr]?|(?-i:[Uu]sad?)|utiliza|utilizza|gebruik|använd|brug|bruk|użyj|używaj|используй(?:те)?|použij"
+# A rule in a word or two begins with one of these: use tabs.
+_USE = r"use(?! cases?\b)|verwendet?|nutzt?e?|benutzt?e?|utilise[zr]?|utiliza|utilizza|gebruik|använd|brug|bruk|użyj|używaj|используй(?:те)?|použij"
 # You can now, or again.
 _CAN = "you can|kannst|könnt|peux|pouvez|puedes?|pueden|puoi|potete|podes?|kunt|możesz|můžeš|kan du|du kan"
 _NOW = "now|again|jetzt|nun|wieder|maintenant|désormais|ahora|ya|ora|adesso|agora|já|nu|weer|teraz|nyní|teď"
